@@ -1,0 +1,56 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := test,dev,dicom
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow lint types docs bench gpu-check clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Expected Python 3.11 or newer, but $(PYTHON) is older. Run 'make PYTHON=python3.12 ...'." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Expected Python's venv module. On Debian: apt-get install python3-venv." >&2; exit 2; }
+
+$(VENV)/.package: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.development: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@ $(VENV)/.package
+
+install: $(VENV)/.development  ## Make .venv with everything that development needs
+
+demo: $(VENV)/.package  ## Show what AdaWAC does, on this machine
+	$(BIN)/adawac demo
+
+test: $(VENV)/.development  ## Run the quick tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+test-slow: $(VENV)/.development  ## Run the slow tests
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.development  ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.development  ## Check types
+	$(BIN)/mypy
+
+docs: $(VENV)/.development  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.development  ## Measure what docs/performance.md quotes, on this machine
+	$(BIN)/python benchmarks/criterion.py
+	$(BIN)/python benchmarks/render.py
+
+gpu-check:  ## On a machine with a GPU: correctness and speed there (uses $(PYTHON) as it is)
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
+	PYTHONPATH=src $(PYTHON) benchmarks/criterion.py --device cuda
+
+clean:  ## Remove .venv and everything that was built
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache

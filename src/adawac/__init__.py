@@ -1,0 +1,42 @@
+"""AdaWAC: adaptively weighted augmentation consistency for medical image segmentation (Dong, Xie & Ward, ICML 2023)."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Where each public name lives; it is imported when it is first used.
+_HOMES = {
+    "AdaWAC": "algorithm",
+    "Criterion": "algorithm",
+    "EncoderTap": "features",
+    "METHODS": "methods",
+    "Objective": "objective",
+    "PRESETS": "objective",
+    "SampleWeights": "algorithm",
+    "Step": "algorithm",
+    "Weighting": "algorithm",
+    "build_method": "methods",
+}
+_MODULES = ("algorithm", "checks", "config", "errors", "features", "losses", "methods", "objective", "registry", "runs")
+
+__all__ = ["__version__", *_HOMES, *_MODULES]
+
+if TYPE_CHECKING:
+    from adawac import algorithm, checks, config, errors, features, losses, methods, objective, registry, runs
+    from adawac.algorithm import AdaWAC, Criterion, SampleWeights, Step, Weighting
+    from adawac.features import EncoderTap
+    from adawac.methods import METHODS, build_method
+    from adawac.objective import PRESETS, Objective
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"adawac.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"adawac.{name}")
+    raise AttributeError(f"module 'adawac' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,73 @@
+"""Errors that say what was expected, what was given and what to do.
+
+Every error that a user can cause is an `AdawacError`: the command line prints its one message and exits with code 2;
+in a library it is also the built-in kind that a caller would expect (`ValueError`, `KeyError`, `FileNotFoundError`).
+"""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "AdawacError",
+    "ConfigError",
+    "DataError",
+    "MissingDependencyError",
+    "MissingFileError",
+    "NotBuiltError",
+    "RunError",
+    "ShapeError",
+    "TapError",
+    "UnknownNameError",
+    "near",
+]
+
+
+class AdawacError(Exception):
+    """Something a user can mend; the message says how."""
+
+    def __str__(self) -> str:
+        """Return the message alone: `KeyError` would quote it."""
+        return " ".join(str(argument) for argument in self.args)
+
+
+class ShapeError(AdawacError, ValueError):
+    """A tensor of another shape, type or range than the call needs."""
+
+
+class TapError(AdawacError, RuntimeError):
+    """An encoder tap that has nothing to give, or that cannot be attached."""
+
+
+class ConfigError(AdawacError, ValueError):
+    """A configuration with an unknown key, a wrong type or an impossible combination."""
+
+
+class UnknownNameError(AdawacError, KeyError):
+    """A method, model, source or submodule that does not exist."""
+
+
+class DataError(AdawacError, ValueError):
+    """A scan, a label map or a prepared store that cannot be used as it is."""
+
+
+class MissingFileError(AdawacError, FileNotFoundError):
+    """A file or folder that is not there."""
+
+
+class RunError(AdawacError, ValueError):
+    """A run folder that is incomplete, in use, or of another version."""
+
+
+class MissingDependencyError(AdawacError, ImportError):
+    """An optional library that is not installed."""
+
+
+class NotBuiltError(AdawacError, NotImplementedError):
+    """A command of the design that this version does not have yet."""
+
+
+def near(name: str, known: Iterable[str], count: int = 4) -> str:
+    """Return a phrase with the known names closest to `name`, for the end of an error message."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=count, cutoff=0.5) or known[:count]
+    return ", ".join(repr(one) for one in close) if close else "none"

@@ -1,0 +1,185 @@
+"""The latent of any network, read by a forward hook on one of its submodules."""
+
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from adawac.errors import TapError, UnknownNameError, near
+
+__all__ = ["EncoderTap"]
+
+# More firings than any step needs: somebody forgets to pop, and every latent holds its graph in memory.
+_LIMIT = 256
+
+
+class EncoderTap:
+    """Keeps what a submodule returns while gradients are on, until `pop` takes it.
+
+    Args:
+        model: any network; wrappers (DDP, Fabric, a compiled model) are looked through.
+        name: the submodule, as in `model.named_modules()`; or several with their coefficients in the consistency,
+            `{"encoder.layer4": 1.0, "encoder.layer3": 0.5}`.
+        output: which one to take where a submodule returns several: a position (the last by default, which is the
+            deepest feature map of every encoder in use) or a key.
+        grid: the shape of the token grid, for submodules that return (B, N, C): latents become (B, C, *grid), leading
+            tokens that are not of the grid (class, registers) are dropped.
+
+    Attach it before the first call of a compiled model: a hook that comes later is never seen.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str | Mapping[str, float],
+        *,
+        output: int | str = -1,
+        grid: Sequence[int] | None = None,
+    ):
+        self.coefficients = {name: 1.0} if isinstance(name, str) else dict(name)
+        self._single = isinstance(name, str)
+        network = _unwrap(model)
+        self._hooks = {one: _Hook(output, tuple(grid) if grid else None) for one in self.coefficients}
+        self._handles = [_submodule(network, one).register_forward_hook(hook) for one, hook in self._hooks.items()]
+        self._own()
+
+    def pop(self) -> Any:
+        """Return what fired since the last pop, one forward after another along the batch.
+
+        That is a tensor, or for several submodules a list of (coefficient, tensor), which the criterion takes.
+        """
+        latents = [(self.coefficients[name], hook.pop(name)) for name, hook in self._hooks.items()]
+        return latents[0][1] if self._single else latents
+
+    def clear(self) -> None:
+        """Forget what fired."""
+        for hook in self._hooks.values():
+            hook.latents.clear()
+
+    def remove(self) -> None:
+        """Take the hooks off the network."""
+        self.clear()
+        for handle in self._handles:
+            handle.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._own()
+
+    def _own(self) -> None:
+        for hook in self._hooks.values():
+            hook.active = True
+            weakref.finalize(self, hook.rest).atexit = False
+
+
+class _Hook:
+    """The forward hook. A copy of the network carries a copy of it, which stays idle unless its tap was copied, too."""
+
+    def __init__(self, output: int | str, grid: tuple[int, ...] | None):
+        self.output = output
+        self.grid = grid
+        self.latents: list[Tensor] = []
+        self.active = False  # until a tap owns it, and no longer than that tap lives
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not self.active or not torch.is_grad_enabled() or _in_backward():
+            return
+        if len(self.latents) >= _LIMIT:
+            self.latents.clear()
+            raise TapError(
+                f"Expected tap.pop() after each step, but {_LIMIT} forwards went by without it. Call pop() in the "
+                "training loop, run inference under torch.no_grad(), or remove() the tap."
+            )
+        self.latents.append(self._latent(output))
+
+    def pop(self, name: str) -> Tensor:
+        """Return what was recorded and forget it; `name` is for the message."""
+        if not self.latents:
+            raise TapError(
+                f"Expected a forward pass through {name!r} since the last pop, but saw none. Call the model first, "
+                "with gradients on; attach the tap before a compiled model's first call; with activation checkpointing "
+                "use use_reentrant=False."
+            )
+        latents, self.latents = self.latents, []
+        return torch.cat(latents) if len(latents) > 1 else latents[0]
+
+    def rest(self) -> None:
+        """Record nothing any more."""
+        self.active = False
+        self.latents = []
+
+    def _latent(self, output: Any) -> Tensor:
+        if not isinstance(output, Tensor):
+            try:
+                if isinstance(output, Mapping) and not isinstance(self.output, str):
+                    output = list(output.values())
+                output = output[self.output]
+            except (TypeError, KeyError, IndexError):
+                raise TapError(
+                    "Expected the tapped submodule to return a tensor, or a list or mapping of them with an entry "
+                    f"{self.output!r}, but got {_describe(output)}. Choose the entry with output=, or another module."
+                ) from None
+        if not isinstance(output, Tensor):
+            raise TapError(
+                f"Expected a tensor at output={self.output!r} of the tapped submodule, but got {_describe(output)}. "
+                "Choose the entry with output=, or another submodule."
+            )
+        return output if self.grid is None else _as_map(output, self.grid)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "latents": [], "active": False}  # latents cannot be copied: they have a graph
+
+
+def _in_backward() -> bool:
+    """Tell whether a backward pass is running: then a forward is a recomputation, whose latent is known already."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def _as_map(tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
+    if tokens.dim() != 3 or tokens.shape[1] < math.prod(grid):
+        raise TapError(
+            f"Expected tokens (B, N ≥ {math.prod(grid)}, C) for the grid {grid}, but got {_describe(tokens)}. "
+            "Give the grid that the encoder works on, or none for feature maps."
+        )
+    return tokens[:, -math.prod(grid) :].transpose(1, 2).reshape(len(tokens), -1, *grid)
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    """Return the network inside DDP, Fabric and `torch.compile` wrappers."""
+    for attribute in ("_orig_mod", "_forward_module", "module"):
+        inner = model._modules.get(attribute)
+        if isinstance(inner, nn.Module) and len(model._modules) == 1:
+            return _unwrap(inner)
+    return model
+
+
+def _submodule(network: nn.Module, name: str) -> nn.Module:
+    modules: dict[str, nn.Module] = dict(network.named_modules())
+    if not name or name not in modules:
+        raise UnknownNameError(
+            f"Expected the name of a submodule of {type(network).__name__}, but got {name!r}. Near names: "
+            f"{near(name, filter(None, modules), 6)}."
+        )
+    return modules[name]
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"a mapping with the keys {list(value)}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

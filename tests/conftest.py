@@ -1,0 +1,36 @@
+"""What all tests share: shapes are checked, one thread, one hypothesis profile, and where the outside data lies."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+# Shape annotations are checked here and nowhere else; the hook must come before adawac's modules are imported.
+# (Not in adawac.objective, which gives its own messages for options of a wrong type.)
+install_import_hook(["adawac.losses", "adawac.algorithm", "adawac.methods"], "beartype.beartype")
+
+# Torch's inductor warms up slowly, and the first example of a property pays for it.
+settings.register_profile(
+    "adawac", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("adawac")
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder with all golden numbers, which are too large for the repository."""
+    folder = Path(os.environ.get("ADAWAC_GOLDEN", REPOSITORY.parent / "shared" / "golden"))
+    if not folder.is_dir():
+        pytest.skip("the golden numbers are not here; set ADAWAC_GOLDEN to their folder")
+    return folder

@@ -1,0 +1,142 @@
+"""One, two and three processes: the same weights, gradients and network, also with batches of different sizes."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+import adawac
+
+STEPS, NUM_SAMPLES = 50, 16
+RUNS = [(method, preset) for method in adawac.METHODS for preset in ("paper", "official")]
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # forking warns about threads, gloo about its own interface
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.GroupNorm(2, 4), nn.ReLU())
+    decoder = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(4, 3, 3, 1, 1))
+    return nn.Sequential(encoder, decoder).double()
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Images (B, 2 views), labels and rows of a global batch; every third has 4 samples, the others 7."""
+    generator = torch.Generator().manual_seed(step)
+    size = 4 if step % 3 == 2 else 7
+    images = torch.randn(size, 2, 1, 8, 8, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 3, (size, 2, 8, 8), generator=generator)
+    labels[torch.rand(size, generator=generator) < 0.4] = 0
+    return images, labels, torch.randint(0, NUM_SAMPLES, (size,), generator=generator)
+
+
+class Whole(nn.Module):
+    """Network and criterion in one module, as a LightningModule has them: DDP broadcasts the buffers of both."""
+
+    def __init__(self, model: nn.Module, criterion: nn.Module):
+        super().__init__()
+        self.model, self.criterion = model, criterion
+        self.tap = adawac.EncoderTap(model, "0")
+
+    def forward(self, images, labels, index):
+        # The pairs (x1, x2) become all first views, then all second ones.
+        logits = self.model(images.transpose(0, 1).flatten(0, 1))
+        return self.criterion(logits, labels.transpose(0, 1).flatten(0, 1), self.tap.pop(), index)
+
+
+def train(fabric: Fabric, method: str, preset: str, together: bool):
+    criterion = adawac.build_method(method, NUM_SAMPLES, preset, trim_ratio=0.4).double()
+    module = Whole(network(), criterion)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    if together:
+        wrapped, optimizer = fabric.setup(module, optimizer)
+    else:
+        wrapped, optimizer = fabric.setup(module.model, optimizer)
+    losses = []
+    for step in range(STEPS):
+        mine = [part.tensor_split(fabric.world_size)[fabric.global_rank] for part in batch(step)]
+        optimizer.zero_grad()
+        if together:
+            out = wrapped(*mine)
+        else:
+            images, labels, index = mine
+            logits = wrapped(images.transpose(0, 1).flatten(0, 1))
+            out = criterion(logits, labels.transpose(0, 1).flatten(0, 1), module.tap.pop(), index)
+        fabric.backward(out.loss)
+        losses.append(out.loss.item())
+        if step < STEPS - 1:
+            optimizer.step()
+    ranks = fabric.all_gather(criterion.weights.log_odds).view(fabric.world_size, -1)
+    return {
+        "losses": np.array(losses),
+        "gradients": torch.cat([p.grad.flatten() for p in module.model.parameters()]).numpy(),
+        "parameters": torch.cat([p.detach().flatten() for p in module.model.parameters()]).numpy(),
+        "beta": criterion.weights.beta.numpy(),
+        "disagreement": (ranks - ranks[0]).abs().max().item(),
+    }
+
+
+def everything(fabric: Fabric, file: Path):
+    torch.set_num_threads(1)
+    results = {(*run, False): train(fabric, *run, together=False) for run in RUNS}
+    for preset in ("paper", "official"):
+        results["adawac", preset, True] = train(fabric, "adawac", preset, together=True)
+    if fabric.is_global_zero:
+        file.write_bytes(pickle.dumps(results))  # a return value would have to fit into the launcher's pipe
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What rank zero has after training with 1, 2 and 3 processes."""
+    files = {ranks: tmp_path_factory.mktemp("ranks") / str(ranks) for ranks in (1, 2, 3)}
+    for ranks, file in files.items():
+        strategy = "ddp_fork" if ranks > 1 else "auto"
+        Fabric(accelerator="cpu", devices=ranks, strategy=strategy).launch(everything, file)
+    return {ranks: pickle.loads(file.read_bytes()) for ranks, file in files.items()}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("method", "preset"), RUNS)
+def test_the_number_of_ranks_does_not_matter(results, method, preset, ranks):
+    alone, many = results[1][method, preset, False], results[ranks][method, preset, False]
+    for name in alone:
+        np.testing.assert_allclose(many[name], alone[name], rtol=1e-7, atol=1e-9, err_msg=name)
+    assert many["disagreement"] == 0
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_the_criterion_may_be_inside_the_wrapped_module(results, preset, ranks):
+    alone, many = results[1]["adawac", preset, False], results[ranks]["adawac", preset, True]
+    for name in alone:
+        np.testing.assert_allclose(many[name], alone[name], rtol=1e-7, atol=1e-9, err_msg=name)
+
+
+def test_something_was_learned(results):
+    """The comparison above is worth nothing if weights and network stand still."""
+    run = results[1]["adawac", "paper", False]
+    assert abs(run["beta"] - 0.5).min() > 1e-3
+    assert run["losses"][-3:].mean() < run["losses"][:3].mean()
+
+
+def weights_of_uneven_ranks(fabric: Fabric):
+    """SampleWeights alone: rank r brings r + 1 samples, one of them on every rank."""
+    weights = adawac.SampleWeights(8)
+    rank = fabric.global_rank
+    index = torch.tensor([7, *range(rank)])
+    weights.ascend(index, torch.full((len(index),), float(rank + 1)), torch.zeros(len(index)), 0.5)
+    ranks = fabric.all_gather(weights.log_odds).view(fabric.world_size, -1)
+    return ranks.numpy()
+
+
+def test_sample_weights_gather_from_uneven_ranks():
+    ranks = Fabric(accelerator="cpu", devices=3, strategy="ddp_fork").launch(weights_of_uneven_ranks)
+    expected = torch.zeros(8)
+    for rank in range(3):
+        for i in (7, *range(rank)):
+            expected[i] += 0.5 * (rank + 1)
+    np.testing.assert_allclose(ranks, expected.expand(3, 8).numpy())

@@ -1,0 +1,21 @@
+"""The documentation says what was measured."""
+
+import sys
+
+from conftest import REPOSITORY
+
+
+def test_performance_page_quotes_the_measured_numbers():
+    sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+    import render
+
+    page = render.PAGE.read_text()
+    assert render.rendered(page) == page, "run `python benchmarks/render.py`"
+    assert page.count("<!-- end -->") == page.count("<!--") / 2 >= 1
+
+
+def test_the_criterion_costs_at_most_one_and_a_half_plain_losses():
+    import json
+
+    result = json.loads((REPOSITORY / "benchmarks" / "results" / "criterion-cpu.json").read_text())
+    assert result["against_plain"]["adawac, official"] <= 1.5

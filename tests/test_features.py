@@ -1,0 +1,349 @@
+"""Taps on the networks people use, and under what wraps and copies them."""
+
+import copy
+import gc
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import adawac
+from adawac.errors import TapError, UnknownNameError
+
+
+class Network(nn.Module):
+    """A hand-written encoder and decoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU())
+        self.decoder = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(4, 3, 3, 1, 1))
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+
+
+def images(size=16, channels=1, rows=4, dims=2):
+    return torch.randn(rows, channels, *[size] * dims, generator=torch.Generator().manual_seed(0))
+
+
+def gradients(model, tap, x, network=None):
+    """Gradients of a loss that sees logits and latent, as a training step has it."""
+    network = network or model
+    network.zero_grad()
+    (model(x).square().mean() + tap.pop().float().square().mean()).backward()
+    return [p.grad.clone() for p in network.parameters()]
+
+
+def smp_unet():
+    import segmentation_models_pytorch as smp
+
+    return smp.Unet("resnet18", encoder_weights=None, in_channels=1, classes=3)
+
+
+def timm_vit():
+    import timm
+
+    return timm.create_model("vit_tiny_patch16_224", pretrained=False, img_size=32, in_chans=1)
+
+
+def monai_net(name, **options):
+    import monai.networks.nets
+
+    return getattr(monai.networks.nets, name)(**options)
+
+
+NETWORKS = {
+    "hand-written": (Network, "encoder", {}, images(16), (4, 4, 8, 8)),
+    "smp Unet": (smp_unet, "encoder", {}, images(64), (4, 512, 2, 2)),
+    "smp Unet, a shallower map": (smp_unet, "encoder", {"output": -2}, images(64), (4, 256, 4, 4)),
+    "timm ViT tokens": (timm_vit, "norm", {}, images(32), (4, 5, 192)),
+    "timm ViT as a map": (timm_vit, "norm", {"grid": (2, 2)}, images(32), (4, 192, 2, 2)),
+    "MONAI BasicUNet 3D": (
+        lambda: monai_net("BasicUNet", spatial_dims=3, in_channels=1, out_channels=2, features=(4, 4, 8, 8, 16, 4)),
+        "down_4",
+        {},
+        images(32, rows=2, dims=3),
+        (2, 16, 2, 2, 2),
+    ),
+    "MONAI DynUNet": (
+        lambda: monai_net(
+            "DynUNet",
+            spatial_dims=2,
+            in_channels=1,
+            out_channels=2,
+            kernel_size=[3, 3, 3],
+            strides=[1, 2, 2],
+            upsample_kernel_size=[2, 2],
+            filters=[4, 8, 16],
+        ),
+        "bottleneck",
+        {},
+        images(32),
+        (4, 16, 8, 8),
+    ),
+    "MONAI SwinUNETR": (
+        lambda: monai_net(
+            "SwinUNETR",
+            spatial_dims=2,
+            in_channels=1,
+            out_channels=2,
+            feature_size=12,
+            depths=(1, 1, 1, 1),
+            num_heads=(1, 1, 2, 2),
+        ),
+        "swinViT",
+        {},
+        images(64, rows=2),
+        (2, 192, 2, 2),
+    ),
+    "MONAI SegResNet": (
+        lambda: monai_net("SegResNet", spatial_dims=2, in_channels=1, out_channels=2, init_filters=8),
+        "down_layers.3",
+        {},
+        images(32),
+        (4, 64, 4, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.filterwarnings("ignore")  # MONAI and timm use what torch has deprecated
+def test_the_latent_of(network):
+    build, name, options, x, shape = NETWORKS[network]
+    torch.manual_seed(0)
+    model = build()
+    tap = adawac.EncoderTap(model, name, **options)
+    out = model(x)
+    latent = tap.pop()
+    assert latent.shape == shape
+    latent.square().mean().backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.get_submodule(name).parameters())
+    assert out.shape[0] == len(x)
+
+
+def test_several_forwards_are_concatenated():
+    model = Network()
+    tap = adawac.EncoderTap(model, "encoder")
+    first, second = images(), images() + 1
+    model(torch.cat([first, second]))
+    joint = tap.pop()
+    model(first)
+    model(second)
+    torch.testing.assert_close(tap.pop(), joint)
+
+
+def test_several_taps_with_coefficients():
+    model = Network()
+    tap = adawac.EncoderTap(model, {"encoder.0": 0.25, "encoder": 1.0})
+    model(images())
+    (low, before), (high, after) = tap.pop()
+    assert (low, high) == (0.25, 1.0)
+    torch.testing.assert_close(before.relu(), after)
+
+
+def test_gradients_must_be_on():
+    model = Network()
+    tap = adawac.EncoderTap(model, "encoder")
+    with torch.no_grad():
+        model(images())
+    with pytest.raises(TapError, match=r"forward pass through 'encoder'.*Call the model first"):
+        tap.pop()
+
+
+def test_pop_takes_everything():
+    model = Network()
+    tap = adawac.EncoderTap(model, "encoder")
+    model(images())
+    tap.pop()
+    with pytest.raises(TapError, match="saw none"):
+        tap.pop()
+    model(images())
+    tap.clear()
+    with pytest.raises(TapError, match="saw none"):
+        tap.pop()
+
+
+def test_forgetting_to_pop_is_an_error_before_memory_runs_out():
+    model = nn.Sequential(nn.Linear(1, 1))
+    tap = adawac.EncoderTap(model, "0")
+    for _ in range(256):
+        model(torch.zeros(1, 1))
+    with pytest.raises(TapError, match=r"256 forwards went by.*no_grad"):
+        model(torch.zeros(1, 1))
+    tap.remove()
+
+
+def test_a_removed_tap_sees_nothing():
+    model = Network()
+    with adawac.EncoderTap(model, "encoder"):
+        assert len(model.encoder._forward_hooks) == 1
+    assert len(model.encoder._forward_hooks) == 0
+
+
+def test_a_forgotten_tap_goes_idle():
+    """A tap that went out of scope must not keep latents alive."""
+    model = Network()
+    adawac.EncoderTap(model, "encoder")
+    gc.collect()
+    model(images())
+    (hook,) = model.encoder._forward_hooks.values()
+    assert hook.latents == []
+
+
+def test_a_wrong_name_lists_the_near_ones():
+    with pytest.raises(UnknownNameError, match=r"submodule of Network, but got 'encodr'.*'encoder'"):
+        adawac.EncoderTap(Network(), "encodr")
+
+
+def test_outputs_that_are_mappings():
+    class Pyramid(nn.Module):
+        def forward(self, x):
+            return {"fine": x, "deep": x.mean((2, 3), keepdim=True)}
+
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone = Pyramid()
+            self.head = nn.Conv2d(1, 2, 1)
+
+        def forward(self, x):
+            return self.head(self.backbone(x)["fine"])
+
+    model = Wrapper()
+    deepest, fine = adawac.EncoderTap(model, "backbone"), adawac.EncoderTap(model, "backbone", output="fine")
+    model(images())
+    assert deepest.pop().shape == (4, 1, 1, 1)
+    assert fine.pop().shape == (4, 1, 16, 16)
+    adawac.EncoderTap(model, "backbone", output="coarse").clear()
+    wrong = adawac.EncoderTap(model, "backbone", output="coarse")
+    with pytest.raises(TapError, match=r"'coarse'.*\['fine', 'deep'\]"):
+        model(images())
+    wrong.remove()
+
+
+def test_a_grid_that_does_not_fit_is_named():
+    model = nn.Sequential(nn.Linear(3, 3))
+    tap = adawac.EncoderTap(model, "0", grid=(4, 4))
+    with pytest.raises(TapError, match=r"N ≥ 16.*\(2, 9, 3\)"):
+        model(torch.zeros(2, 9, 3))
+    tap.remove()
+
+
+def test_autocast():
+    model = Network()
+    tap = adawac.EncoderTap(model, "encoder")
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(images())
+        latent = tap.pop()
+        out = adawac.AdaWAC(num_samples=2)(logits, torch.zeros(4, 16, 16, dtype=torch.int64), latent, torch.arange(2))
+    assert logits.dtype == latent.dtype == torch.bfloat16
+    assert out.loss.dtype == out.reg_ac.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_with_inductor():
+    torch.manual_seed(0)
+    model = Network()
+    tap = adawac.EncoderTap(model, "encoder")
+    compiled = torch.compile(model)
+    expected = gradients(model, tap, images())
+    for _ in range(2):
+        for ours, plain in zip(gradients(compiled, tap, images(), model), expected, strict=True):
+            torch.testing.assert_close(ours, plain)
+    compiled(images())
+    compiled(images())
+    assert len(tap.pop()) == 8
+    assert adawac.EncoderTap(compiled, "encoder")  # the compiled wrapper is looked through
+
+
+def test_checkpointing_records_once():
+    class Checkpointed(Network):
+        def forward(self, x):
+            return self.decoder(checkpoint(self.encoder, x, use_reentrant=False))
+
+    torch.manual_seed(0)
+    plain = Network()
+    model = Checkpointed()
+    model.load_state_dict(plain.state_dict())
+    tap = adawac.EncoderTap(model, "encoder")
+    expected = gradients(plain, adawac.EncoderTap(plain, "encoder"), images())
+    for ours, theirs in zip(gradients(model, tap, images()), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    with pytest.raises(TapError, match="saw none"):  # the recomputation in the backward pass was not recorded
+        tap.pop()
+
+
+def test_reentrant_checkpointing_is_explained():
+    class Checkpointed(Network):
+        def forward(self, x):
+            return self.decoder(checkpoint(self.encoder, x, use_reentrant=True))
+
+    model = Checkpointed()
+    tap = adawac.EncoderTap(model, "encoder")
+    model(images().requires_grad_()).sum().backward()
+    with pytest.raises(TapError, match="use_reentrant=False"):
+        tap.pop()
+
+
+def test_a_deep_copy_of_the_network_is_untapped():
+    model = Network()
+    tap = adawac.EncoderTap(model, "encoder")
+    model(images())  # the tap holds a latent with a graph, which could not be copied
+    average = copy.deepcopy(model)
+    average(images())
+    (hook,) = average.encoder._forward_hooks.values()
+    assert hook.latents == []
+    assert len(tap.pop()) == 4
+
+
+def test_network_and_tap_copied_together_stay_together():
+    model = Network()
+    tap = adawac.EncoderTap(model, "encoder")
+    model(images())
+    other, other_tap = copy.deepcopy((model, tap))
+    other(images(rows=2))
+    assert len(other_tap.pop()) == 2
+    assert len(tap.pop()) == 4
+    other_tap.remove()
+    assert len(other.encoder._forward_hooks) == 0
+    assert len(model.encoder._forward_hooks) == 1
+
+
+def test_a_tapped_network_can_be_pickled():
+    model = Network()
+    tap = adawac.EncoderTap(model, "encoder")
+    model(images())
+    other, other_tap = pickle.loads(pickle.dumps((model, tap)))
+    other(images())
+    assert len(other_tap.pop()) == 4
+
+
+def test_the_five_lines_of_the_readme_train_a_network():
+    torch.manual_seed(0)
+    model = Network()
+    criterion = adawac.AdaWAC(num_samples=8, eta_beta=1.0, lambda_ac=1.0)
+    tap = adawac.EncoderTap(model, "encoder")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    x, y = torch.randn(8, 1, 16, 16), torch.zeros(8, 16, 16, dtype=torch.int64)
+    y[4:, 4:12, 4:12] = 1
+    x[4:, :, 4:12, 4:12] += 3
+    history = []
+    for _ in range(30):
+        for index in torch.randperm(8).split(4):
+            batch = {
+                "images": (x[index], x[index].flip(-1)),
+                "labels": (y[index], y[index].flip(-1)),
+                "index": index,
+            }
+            logits = model(torch.cat(batch["images"]))
+            labels = torch.cat(batch["labels"])
+            step = criterion(logits, labels, tap.pop(), batch["index"])
+            step.loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            history.append(step.loss.item())
+    assert history[-1] < 0.6 * history[0]
+    assert criterion.weights.beta.shape == (8,)

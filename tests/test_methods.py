@@ -1,0 +1,230 @@
+"""Every method: the preset `paper` against plain loops, and what holds for all of them."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+import adawac
+import reference
+from adawac.errors import ConfigError, UnknownNameError
+
+NAMES = [
+    "baseline",
+    "pair",
+    "trim-train",
+    "trim-train+acr",
+    "trim-ratio",
+    "trim-ratio+acr",
+    "pseudo-adawac",
+    "acr-only",
+    "reweight-only",
+    "pm-dro",
+    "adawac",
+]
+IN_THE_PAPER = [name for name in NAMES if name != "pm-dro"]
+
+
+def random_batch(seed: int, size: int = 3, classes: int = 3, shape=(4, 3), num_samples: int = 6, steps: int = 1):
+    """Steps of (logits, labels, features, index), float64; some label maps are empty, some rows come twice."""
+    rng = np.random.default_rng(seed)
+    for _ in range(steps):
+        logits = rng.normal(scale=2, size=(2 * size, classes, *shape))
+        labels = rng.integers(0, classes, size=(2 * size, *shape))
+        labels[rng.random(2 * size) < 0.4] = 0
+        features = rng.normal(size=(2 * size, 4, 2, 2))
+        yield logits, labels, features, rng.integers(0, num_samples, size=size)
+
+
+def tensors(logits, labels, features, index):
+    return (
+        torch.from_numpy(logits).requires_grad_(),
+        torch.from_numpy(labels),
+        torch.from_numpy(features).requires_grad_(),
+        torch.from_numpy(index),
+    )
+
+
+def test_the_eleven_methods_in_the_order_of_the_design():
+    assert list(adawac.METHODS) == NAMES
+
+
+@pytest.mark.parametrize("method", IN_THE_PAPER)
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.integers(1, 5),
+    eta_beta=st.floats(0, 8),
+    lambda_ac=st.floats(0, 4),
+    rho=st.sampled_from(["rms", "euclidean", "mse", "cosine"]),
+    trim_ratio=st.floats(0, 0.95),
+)
+def test_paper_equals_plain_loops(method, seed, size, eta_beta, lambda_ac, rho, trim_ratio):
+    options = {"eta_beta": eta_beta, "lambda_ac": lambda_ac, "rho": rho, "trim_ratio": trim_ratio}
+    criterion = adawac.build_method(method, 6, **options).double()
+    beta = [0.5] * 6
+    for batch in random_batch(seed, size, steps=2):
+        out = criterion(*tensors(*batch))
+        expected = reference.paper_loss(method, beta, *batch, **options)
+        np.testing.assert_allclose(out.loss.item(), expected, rtol=1e-9)
+        np.testing.assert_allclose(criterion.weights.beta.numpy(), beta, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("method", NAMES)
+def test_the_loss_is_differentiated_correctly(method, preset):
+    """Central differences of the loss with the weights held: those are constants of the network's step."""
+    criterion = adawac.build_method(method, 6, preset, trim_ratio=0.4).double()
+    (batch,) = random_batch(7)
+    logits, labels, features, index = tensors(*batch)
+    criterion(logits.detach(), labels, features.detach(), index)
+    criterion.eval()
+
+    def loss(logits, features):
+        return criterion(logits, labels, features, index).loss
+
+    assert torch.autograd.gradcheck(loss, (logits, features), eps=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("method", NAMES)
+def test_batch_order_does_not_matter(method, preset):
+    (batch,) = random_batch(3, size=5, num_samples=20)
+    logits, labels, features, _ = tensors(*batch)
+    index = torch.tensor([4, 17, 0, 9, 12])
+    order = torch.tensor([3, 0, 4, 2, 1])
+    both = torch.cat([order, order + 5])
+    criteria = [adawac.build_method(method, 20, preset, trim_ratio=0.4).double() for _ in range(2)]
+    plain = criteria[0](logits, labels, features, index)
+    shuffled = criteria[1](logits[both], labels[both], features[both], index[order])
+    torch.testing.assert_close(shuffled.loss, plain.loss)
+    torch.testing.assert_close(shuffled.beta, plain.beta[order])
+    torch.testing.assert_close(criteria[1].weights.beta, criteria[0].weights.beta)
+
+
+@pytest.mark.parametrize("method", ["baseline", "pair", "trim-train", "trim-ratio", "reweight-only", "pm-dro"])
+def test_methods_without_consistency_need_no_features(method):
+    criterion = adawac.build_method(method, 6, trim_ratio=0.4)
+    (batch,) = random_batch(1)
+    logits, labels, _, index = tensors(*batch)
+    assert criterion(logits.float(), labels, None, index).loss.isfinite()
+
+
+def test_unused_options_are_ignored_and_unknown_ones_are_not():
+    adawac.build_method("baseline", 6, eta_beta=3.0, trim_ratio=0.4, entropy_max=0.1, views="both")
+    with pytest.raises(ConfigError, match=r"eta_bta.*'eta_beta'"):
+        adawac.build_method("adawac", 6, eta_bta=3.0)
+    with pytest.raises(ConfigError, match="one of rms, mse, euclidean, cosine"):
+        adawac.build_method("adawac", 6, rho="manhattan")
+    with pytest.raises(ConfigError, match="eta_beta to be a number ≥ 0"):
+        adawac.build_method("adawac", 6, eta_beta=-1.0)
+    with pytest.raises(ConfigError, match="lambda_ac to be a number ≥ 0, but got 'large'"):
+        adawac.build_method("adawac", 6, lambda_ac="large")
+    with pytest.raises(UnknownNameError, match="'adawac'"):
+        adawac.build_method("adawak", 6)
+    with pytest.raises(UnknownNameError, match="paper, official"):
+        adawac.build_method("adawac", 6, preset="papers")
+    with pytest.raises(ConfigError, match="adawac diagnose"):
+        adawac.build_method("trim-ratio", 6)
+    with pytest.raises(ConfigError, match="trim_ratio < 1"):
+        adawac.build_method("trim-ratio", 6, trim_ratio=1.0)
+
+
+@pytest.mark.parametrize("method", ["trim-train", "trim-train+acr"])
+def test_nothing_kept(method):
+    """A batch of empty slices: the paper's Dice (and ACR) go on; the released code's loss is 0."""
+    logits, labels, features, index = tensors(*next(random_batch(5)))
+    labels = torch.zeros_like(labels)
+    paper = adawac.build_method(method, 6).double()(logits, labels, features, index)
+    torch.testing.assert_close(paper.loss, paper.ell_dice.mean() + paper.reg_ac.mean())
+    official = adawac.build_method(method, 6, "official").double()(logits, labels, features, index)
+    assert official.loss.item() == 0
+    assert torch.autograd.grad(official.loss, logits)[0].abs().max() == 0
+
+
+def test_deep_supervision_weighs_the_resolutions():
+    rng = np.random.default_rng(0)
+    logits = [torch.from_numpy(rng.normal(size=(4, 3, side, side))) for side in (8, 4)]
+    labels = torch.from_numpy(rng.integers(0, 3, size=(4, 8, 8)))
+    index = torch.tensor([0, 1])
+    features = torch.zeros(4, 2, 1, 1, dtype=torch.float64)
+    options = {"supervision": (3.0, 1.0)}
+    whole = adawac.build_method("adawac", 2, **options).double()(logits, labels, features, index)
+    coarse = labels[:, 1::2, 1::2]  # nearest-exact takes the pixel at the middle of each 2 x 2 block
+    parts = [
+        adawac.build_method("adawac", 2).double()(one, target, features, index)
+        for one, target in zip(logits, (labels, coarse), strict=True)
+    ]
+    torch.testing.assert_close(whole.ell_ce, (3 * parts[0].ell_ce + parts[1].ell_ce) / 4)
+    torch.testing.assert_close(whole.ell_dice, (3 * parts[0].ell_dice + parts[1].ell_dice) / 4)
+    given_both = adawac.build_method("adawac", 2, **options).double()(logits, [labels, coarse], features, index)
+    torch.testing.assert_close(given_both.loss, whole.loss)
+    halving = adawac.build_method("adawac", 2).double()(logits, labels, features, index)
+    torch.testing.assert_close(halving.ell_ce, (2 * parts[0].ell_ce + parts[1].ell_ce) / 3)
+
+
+def test_one_supervised_view_is_enough():
+    """B rows of logits with 2B latents: the second view passed the encoder alone."""
+    (batch,) = random_batch(2)
+    logits, labels, features, index = tensors(*batch)
+    for preset in ("paper", "official"):
+        criterion = adawac.build_method("adawac", 6, preset).double()
+        out = criterion(logits[:3], labels[:3], features, index)
+        assert out.loss.isfinite()
+    paper_both = adawac.build_method("adawac", 6).double()(logits, labels, features, index)
+    paper_one = adawac.build_method("adawac", 6).double()(logits[:3], labels[:3], features, index)
+    torch.testing.assert_close(paper_one.loss, paper_both.loss, rtol=0, atol=0)
+
+
+def test_aligned_consistency_of_an_equivariant_encoder_is_zero():
+    """Latents that turn with the image: unaligned they differ, aligned they agree exactly."""
+    latent = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 5, 5)))
+    quarter = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64).expand(2, 2, 3)
+    identity = torch.eye(2, 3, dtype=torch.float64).expand(2, 2, 3)
+    grid = torch.nn.functional.affine_grid(quarter, [2, 3, 5, 5], align_corners=False)
+    turned = torch.nn.functional.grid_sample(latent, grid, align_corners=False)
+    features, views = torch.cat([latent, turned]), torch.cat([identity, quarter])
+    logits, labels = torch.zeros(4, 2, 5, 5, dtype=torch.float64), torch.zeros(4, 5, 5, dtype=torch.int64)
+    index = torch.tensor([0, 1])
+    plain = adawac.AdaWAC(2).double()(logits, labels, features, index)
+    aligned = adawac.AdaWAC(2, aligned=True).double()(logits, labels, features, index, views)
+    assert plain.reg_ac.min() > 0.5
+    assert aligned.reg_ac.max() < 1e-12
+
+
+def test_several_latents_have_coefficients():
+    (batch,) = random_batch(4)
+    logits, labels, features, index = tensors(*batch)
+    one = adawac.AdaWAC(6).double()(logits, labels, features, index)
+    two = adawac.AdaWAC(6).double()(logits, labels, [(1.0, features), (0.5, 2 * features)], index)
+    torch.testing.assert_close(two.reg_ac, 2 * one.reg_ac)
+
+
+def test_non_finite_values_leave_the_weights_alone():
+    for method, preset in (("adawac", "paper"), ("reweight-only", "official"), ("reweight-only", "paper")):
+        criterion = adawac.build_method(method, 4, preset).double()
+        logits, labels, features, _ = tensors(*next(random_batch(6, size=2)))
+        logits = logits.detach().clone()
+        logits[0, 0, 0, 0] = torch.inf
+        before = criterion.weights.beta.clone()
+        criterion(logits, labels, features, torch.tensor([2, 1]))
+        assert criterion.weights.beta[2] == before[2]
+        assert criterion.weights.beta.isfinite().all()
+        assert criterion.weights.skipped == 1
+
+
+def test_a_batch_of_one_keeps_batch_normalised_weights_finite():
+    criterion = adawac.build_method("reweight-only", 4, "official")
+    logits, labels, features, _ = tensors(*next(random_batch(8, size=1)))
+    for _ in range(50):
+        out = criterion(logits.float(), labels, features, torch.tensor([3]))
+    assert out.beta.item() == 1
+    assert criterion.weights.log_odds.isfinite().all()
+
+
+def test_a_repeated_row_of_batch_normalised_weights_grows_twice():
+    logits, labels, features, _ = tensors(*next(random_batch(9, size=2)))
+    same = torch.cat([logits[:1]] * 2 + [logits[2:3]] * 2)
+    criterion = adawac.build_method("reweight-only", 4, "official", eta_beta=0.5).double()
+    out = criterion(same, torch.cat([labels[:1]] * 4), features, torch.tensor([1, 1]))
+    torch.testing.assert_close(out.beta, torch.full((2,), 0.5, dtype=torch.float64))
