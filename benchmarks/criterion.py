@@ -4,6 +4,7 @@
 
 Tensors: logits 48×9×224×224 float32 (24 samples, two views), latents 48×512×7×7. On the CPU with one thread. All
 variants run in turn, round by round, so that a busy machine slows all of them; the table holds medians.
+On a GPU also as a captured CUDA graph, which is how training runs it: there the host's launches do not count.
 Writes benchmarks/results/criterion-<device>.json.
 """
 
@@ -47,6 +48,29 @@ def variants(labels, device):
     return found
 
 
+def captured(loss, logits, latents):
+    """Forward and backward as a CUDA graph, warmed up; returns what replays it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            loss(logits, latents).backward()
+    torch.cuda.current_stream().wait_stream(stream)
+    logits.grad = latents.grad = None
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss(logits, latents).backward()
+    return graph.replay
+
+
+def timed(function, wait) -> float:
+    wait()
+    start = time.perf_counter()
+    function()
+    wait()
+    return time.perf_counter() - start
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -59,23 +83,28 @@ def main() -> None:
     logits = torch.randn(ROWS, CLASSES, SIDE, SIDE, generator=generator).to(device).requires_grad_()
     latents = torch.randn(ROWS, 512, 7, 7, generator=generator).to(device).requires_grad_()
     labels = torch.randint(0, CLASSES, (ROWS, SIDE, SIDE), generator=generator).to(device)
-    functions, seconds = variants(labels, device), {}
-    for round_number in range(options.rounds + 1):
-        for name, loss in functions.items():
-            logits.grad = latents.grad = None
-            wait()
-            start = time.perf_counter()
-            loss(logits, latents).backward()
-            wait()
-            if round_number:  # the first round warms up
-                seconds.setdefault(name, []).append(time.perf_counter() - start)
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    functions = {
+        name: lambda loss=loss: loss(logits, latents).backward() for name, loss in variants(labels, device).items()
+    }
+    if device.type == "cuda":
+        graphs = {
+            f"{name}, captured": captured(loss, logits, latents) for name, loss in variants(labels, device).items()
+        }
+        functions = {**functions, **graphs}
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(options.rounds + 1):
+        for name, function in functions.items():
+            if "captured" not in name:  # a graph owns its gradients
+                logits.grad = latents.grad = None
+            seconds[name].append(timed(function, wait))
+    medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first round warms up
+    anchors = {name: "plain torch, captured" if "captured" in name else "plain torch" for name in medians}
     result = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU, one thread",
         "torch": torch.__version__,
         "rounds": options.rounds,
         "milliseconds": {name: round(1000 * value, 3) for name, value in medians.items()},
-        "against_plain": {name: round(value / medians["plain torch"], 3) for name, value in medians.items()},
+        "against_plain": {name: round(value / medians[anchors[name]], 3) for name, value in medians.items()},
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"criterion-{device.type}.json").write_text(json.dumps(result, indent=2) + "\n")
