@@ -55,7 +55,9 @@ def train(fabric: Fabric, method: str, preset: str, together: bool):
     if together:
         wrapped, optimizer = fabric.setup(module, optimizer)
     else:
+        module.tap.remove()
         wrapped, optimizer = fabric.setup(module.model, optimizer)
+        tap = adawac.EncoderTap(wrapped, "0")  # looks through Fabric's wrapper and DDP's
     losses = []
     for step in range(STEPS):
         mine = [part.tensor_split(fabric.world_size)[fabric.global_rank] for part in batch(step)]
@@ -65,7 +67,7 @@ def train(fabric: Fabric, method: str, preset: str, together: bool):
         else:
             images, labels, index = mine
             logits = wrapped(images.transpose(0, 1).flatten(0, 1))
-            out = criterion(logits, labels.transpose(0, 1).flatten(0, 1), module.tap.pop(), index)
+            out = criterion(logits, labels.transpose(0, 1).flatten(0, 1), tap.pop(), index)
         fabric.backward(out.loss)
         losses.append(out.loss.item())
         if step < STEPS - 1:

@@ -158,10 +158,11 @@ def _as_map(tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
 
 def _unwrap(model: nn.Module) -> nn.Module:
     """Return the network inside DDP, Fabric and `torch.compile` wrappers."""
-    for attribute in ("_orig_mod", "_forward_module", "module"):
-        inner = model._modules.get(attribute)
-        if isinstance(inner, nn.Module) and len(model._modules) == 1:
+    for attribute in ("_orig_mod", "_original_module"):
+        if isinstance(inner := model._modules.get(attribute), nn.Module):
             return _unwrap(inner)
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        return _unwrap(model.module)
     return model
 
 
