@@ -51,7 +51,13 @@ class Registry(Mapping[str, T], Generic[T]):
                 raise UnknownNameError(
                     f"Expected the name of a {self.kind}, but got {name!r}. Near names: {near(name, self)}."
                 )
-            self._entries[name] = found[0].load()
+            try:
+                self._entries[name] = found[0].load()
+            except (ImportError, AttributeError) as error:
+                raise AdawacError(
+                    f"Expected the {self.kind} {name!r} from {found[0].value!r}, but importing it failed: {error}. "
+                    "Mend or uninstall the package that offers it."
+                ) from error
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -1,0 +1,139 @@
+"""The app itself: its groups of commands, what happens to errors, and how results are printed."""
+
+import functools
+import io
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ParamSpec
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from adawac import __version__
+from adawac.errors import AdawacError, NotBuiltError
+
+__all__ = [
+    "DATA",
+    "EVALUATE",
+    "PAPER",
+    "SEE",
+    "START",
+    "TRAIN",
+    "AsJson",
+    "app",
+    "not_built",
+    "print_json",
+    "print_text",
+    "run",
+]
+
+P = ParamSpec("P")
+
+START, DATA, TRAIN, EVALUATE, SEE, PAPER, OPTIONS = (
+    Group.create_ordered(name)
+    for name in ("Start here", "Data", "Training", "Evaluation", "Seeing", "The paper", "Options")
+)
+
+AsJson = Annotated[
+    bool, Parameter(name="--json", help="Print the numbers as JSON and nothing else.", show_default=False)
+]
+
+app = App(
+    name="adawac",
+    help="Segmentation networks that stay accurate when most slices carry few labels or none.",
+    help_epilogue="Every command explains itself: adawac COMMAND --help. With --debug, errors come with a traceback.",
+    help_format="plaintext",
+    version=__version__,
+    default_parameter=Parameter(negative=()),
+    suppress_keyboard_interrupt=False,
+)
+app["--help"].group = app["--version"].group = (OPTIONS,)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command and return the exit code.
+
+    That is what the command returns, by default 0; 2 after bad input, with one message on stderr; 1 after an error of
+    our own; 130 after Ctrl-C.
+    """
+    debug, words = _take_debug(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without β shows ?, which is no reason to stop
+    try:
+        result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except KeyboardInterrupt:
+        return _fail(130, "Interrupted.", debug)
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except CycloptsError as error:
+        return _fail(2, f"{error} See {_help_for(words)}.", debug)
+    except AdawacError as error:
+        return _fail(2, str(error), debug)
+    except Exception as error:
+        return _fail(1, f"Unexpected {type(error).__name__}: {error}\nRun it again with --debug to see where.", debug)
+
+
+def _fail(code: int, message: str, debug: bool) -> int:
+    """Say on stderr what went wrong, and return the exit code."""
+    if debug:
+        traceback.print_exc()
+    sys.stderr.write(f"adawac: {_printable(message)}\n")
+    return code
+
+
+def not_built(command: Callable[P, Any]) -> Callable[P, Any]:
+    """Mark a command of the design that this version only lists; whoever builds it takes the mark off.
+
+    A command that works in part says how in an attribute `works`.
+    """
+    name = command.__name__.replace("_", "-")
+
+    @functools.wraps(command)
+    def refuse(*args: P.args, **kwargs: P.kwargs) -> None:
+        raise NotBuiltError(
+            f"Expected a command of version {__version__}, but `adawac {name}` is not built yet. {_works_today()}"
+        )
+
+    first, *rest = (command.__doc__ or "").split("\n")
+    refuse.__doc__ = "\n".join([f"{first.removesuffix('.')} (not built yet).", *rest])
+    refuse.works = None  # type: ignore[attr-defined]
+    return refuse
+
+
+def print_json(value: Any) -> None:
+    """Print plain data as JSON."""
+    print_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print a text as it is, without the colours and line breaks of a console."""
+    sys.stdout.write(text)
+
+
+def _works_today() -> str:
+    commands = (name for name in app if not name.startswith("-"))
+    works = [getattr(app[name].default_command, "works", f"adawac {name}") for name in commands]
+    built = ", ".join(f"`{one}`" for one in works if one)
+    return f"What works today: {built}, and the library (`adawac.AdaWAC`, see the README)."
+
+
+def _take_debug(argv: Sequence[str]) -> tuple[bool, list[str]]:
+    """Return whether --debug was given, anywhere before a bare --, and the other words."""
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    return "--debug" in argv[:end], [word for word in argv[:end] if word != "--debug"] + list(argv[end:])
+
+
+def _help_for(words: Sequence[str]) -> str:
+    known = words and not words[0].startswith("-") and words[0] in set(app)
+    return f"`adawac {words[0]} --help`" if known else "`adawac --help`"
+
+
+def _printable(text: str) -> str:
+    """Escape what could steer a terminal: messages quote names from other people's files."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)

@@ -1,0 +1,98 @@
+"""`adawac train`, `models`, `bench` and `nnunet-path`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from adawac.cli.main import TRAIN, AsJson, app, not_built, print_text
+
+
+@app.command(group=TRAIN)
+def train(
+    data: Annotated[Path | None, Parameter(help="The prepared store.")] = None,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="The run folder to be made.")] = None,
+    method: Annotated[str | None, Parameter(help="How CE is weighed against consistency: adawac, baseline, …")] = None,
+    preset: Annotated[Literal["paper", "official"] | None, Parameter(help="As the text says, or as released.")] = None,
+    model: Annotated[str | None, Parameter(help="The network: unet, transunet, smp:…, monai:…")] = None,
+    subset: Annotated[str | None, Parameter(help="full, half-slice, half-vol or half-sparse.")] = None,
+    split: Annotated[str | None, Parameter(help="paper, stratified, fold:K/N, or a folder with train.txt.")] = None,
+    pretrained: Annotated[str | None, Parameter(help="imagenet, imagenet-offline or a file.")] = None,
+    epochs: Annotated[int | None, Parameter(help="Passes over the training samples.")] = None,
+    seed: Annotated[int | None, Parameter(help="All randomness follows from it.")] = None,
+    devices: Annotated[int | None, Parameter(help="Devices on each machine.")] = None,
+    config: Annotated[Path | None, Parameter(help="A YAML file; options given here come on top of it.")] = None,
+    changes: Annotated[
+        tuple[str, ...],
+        Parameter(name="--set", help="Any setting, as path=value; may be repeated.", show_default=False),
+    ] = (),
+    resume: Annotated[bool, Parameter(help="Go on with the run in --out.", show_default=False)] = False,
+    print_config: Annotated[
+        bool, Parameter(help="Print the resolved configuration as YAML and stop.", show_default=False)
+    ] = False,
+) -> None:
+    """Train a network (not built yet; --print-config works).
+
+    Example: adawac train store --method adawac --epochs 150 --out runs/adawac
+
+    Example: adawac train store --set optim.lr=0.05 --set method.options.eta_beta=8 --print-config > recipe.yaml
+    """
+    from adawac.config import TrainConfig, assignments, dumps, load, override
+
+    # Options of their own for what changes most; all other settings are reached by --set.
+    options = {
+        "data.store": data and data.absolute(),
+        "method.name": method,
+        "method.preset": preset,
+        "model.name": model,
+        "data.subset": subset,
+        "data.split": split,
+        "model.pretrained": pretrained,
+        "epochs": epochs,
+        "seed": seed,
+        "hardware.devices": devices,
+    }
+    given = {path: value for path, value in options.items() if value is not None}
+    resolved = override(TrainConfig() if config is None else load(TrainConfig, config), given | assignments(changes))
+    if print_config:
+        print_text(dumps(resolved))
+    else:
+        not_built(train)()
+
+
+train.works = "adawac train --print-config"  # type: ignore[attr-defined]
+
+
+@app.command(group=TRAIN)
+@not_built
+def models(*, as_json: AsJson = False) -> None:
+    """List the networks that can be built, with their size and where their latents are read.
+
+    Example: adawac models
+    """
+
+
+@app.command(group=TRAIN)
+@not_built
+def bench(
+    data: Annotated[Path | None, Parameter(help="A prepared store; the phantom by default.")] = None,
+    /,
+    *,
+    model: Annotated[str, Parameter(help="The network.")] = "unet",
+    as_json: AsJson = False,
+) -> None:
+    """Measure training on this machine: slices/s, memory, share of time per part.
+
+    Example: adawac bench store --model transunet
+    """
+
+
+@app.command(group=TRAIN, name="nnunet-path")
+@not_built
+def nnunet_path() -> None:
+    """Print the folder that nnU-Net needs to find AdaWAC's trainer.
+
+    Example: adawac nnunet-path
+    """

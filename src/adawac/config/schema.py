@@ -1,0 +1,261 @@
+"""The machinery: typed dataclasses ↔ plain data ↔ YAML.
+
+A class of settings derives from `Config` and declares its fields by `setting(default, help)` or `section(kind, help)`.
+Their types are enforced and coerced, and all problems of a file are reported at once, each by its dotted name.
+"""
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast, get_origin, get_type_hints
+
+from adawac.config import yamlfile
+from adawac.config.types import Problems, convert, describe, plain
+from adawac.errors import ConfigError, MissingFileError, near
+from adawac.files import write_text
+
+__all__ = [
+    "Config",
+    "Leaf",
+    "assignments",
+    "dumps",
+    "from_dict",
+    "leaves",
+    "load",
+    "override",
+    "save",
+    "section",
+    "setting",
+    "to_dict",
+]
+
+T = TypeVar("T")
+C = TypeVar("C", bound="Config")
+
+_SIGNS = {"≥": operator.ge, "≤": operator.le, ">": operator.gt, "<": operator.lt}
+
+
+def setting(
+    default: T,
+    help: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> T:
+    """Declare a field: its default, its help, and the limits of a number (or of each number of a tuple)."""
+    limits = {"≥": least, "≤": most, ">": above, "<": below}
+    metadata = {"help": help, "limits": {sign: limit for sign, limit in limits.items() if limit is not None}}
+    if isinstance(default, dict):  # every object needs its own
+        return cast(T, field(default_factory=lambda: dict(default), metadata=metadata))
+    return field(default=default, metadata=metadata)
+
+
+def section(kind: type[C], help: str) -> C:
+    """Declare a field that is itself a `Config`, with its defaults."""
+    return field(default_factory=kind, metadata={"help": help})
+
+
+class _InvalidError(ConfigError):
+    """A `ConfigError` that still knows its problems one by one, so that an outer object can name their full path."""
+
+    def __init__(self, kind: type, problems: Problems, source: str | None = None):
+        self.problems = problems
+        where = f" in {source}" if source else ""
+        what = "this problem" if len(problems) == 1 else f"these {len(problems)} problems"
+        listed = "\n".join(f"  {path}: {text}" if path else f"  {text}" for path, text in problems)
+        super().__init__(f"Expected a valid {kind.__name__}{where}, but got {what} to mend:\n{listed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The base of all settings: converts and checks every field when an object is made."""
+
+    def __post_init__(self) -> None:
+        problems: Problems = []
+        hints = get_type_hints(type(self))
+        for one in fields(self):
+            value = _field_value(one, hints[one.name], getattr(self, one.name), one.name, problems)
+            object.__setattr__(self, one.name, value)
+        if not problems:
+            problems.extend(self.conflicts())
+        if problems:
+            raise _InvalidError(type(self), problems)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, what is wrong and what to do) for settings that do not go together."""
+        yield from ()
+
+
+def from_dict(cls: type[C], data: Mapping[str, Any], *, source: str | None = None) -> C:
+    """Build a `Config` from plain data.
+
+    Args:
+        cls: The class to build.
+        data: Values by field name, sections as mappings; what is left out keeps its default.
+        source: Where the data comes from, for the error message.
+
+    Raises:
+        ConfigError: With every unknown key, wrong type, value outside its limits and impossible combination.
+    """
+    problems: Problems = []
+    built = _build(cls, data, "", problems)
+    if problems:
+        raise _InvalidError(cls, problems, source)
+    return cast(C, built)
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Return the settings as plain data: mappings, lists, text and numbers."""
+    values = ((one.name, getattr(config, one.name)) for one in fields(config))
+    return {name: to_dict(value) if isinstance(value, Config) else plain(value) for name, value in values}
+
+
+def load(cls: type[C], path: Path | str) -> C:
+    """Read a YAML file; what it leaves out keeps its default."""
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFileError(f"Expected a configuration file, but {path} does not exist. Check the path.")
+    try:
+        data = yamlfile.parse(path.read_bytes())
+        return from_dict(cls, {} if data is None else data, source=str(path))
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"Expected YAML in {path}, but got: {error}. Mend the file.") from error
+
+
+def dumps(config: Config) -> str:
+    """Return the settings as YAML, with each field's help as a comment."""
+    return "\n".join(_lines(config)) + "\n"
+
+
+def save(config: Config, path: Path | str) -> None:
+    """Write the settings to a YAML file; `load` gives an equal object back."""
+    write_text(Path(path), dumps(config))
+
+
+def override(config: C, changes: Mapping[str, Any]) -> C:
+    """Return a copy with some fields changed, named by their dotted path: `{"optim.lr": 0.05}`.
+
+    A mapping given for a section or for a field of options changes the keys that it names and leaves the others.
+    """
+    data = to_dict(config)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place = data
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise ConfigError(
+                    f"Expected the path of a setting, but got {path!r}: {parent!r} has no parts. Shorten it."
+                )
+        old = place.get(last)
+        place[last] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return from_dict(type(config), data, source="the changes " + ", ".join(changes))
+
+
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """Parse `path=value` texts, as given on a command line, into changes for `override`."""
+    changes = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"Expected path=value, but got {text!r}. Write it like optim.lr=0.05.")
+        try:
+            changes[path.strip()] = yamlfile.parse(value)
+        except ValueError as error:
+            raise ConfigError(f"Expected path=value, but got {text!r}: {error}. Quote the value.") from error
+    return changes
+
+
+class Leaf(NamedTuple):
+    """One setting: where it stands, what it may be, what it is by default, and what it does."""
+
+    path: str
+    kind: str
+    default: Any
+    help: str
+
+
+def leaves(cls: type[Config], prefix: str = "") -> Iterator[Leaf]:
+    """Yield every setting of a class, those of its sections included."""
+    hints = get_type_hints(cls)
+    for one in fields(cls):
+        kind, path = hints[one.name], prefix + one.name
+        if _is_config(kind):
+            yield from leaves(kind, f"{path}.")
+        else:
+            default = one.default if one.default_factory is MISSING else one.default_factory()
+            yield Leaf(path, describe(kind, _limits(one)), plain(default), one.metadata.get("help", ""))
+
+
+def _build(cls: type[C], data: Any, path: str, problems: Problems) -> C | None:
+    """Build one object of a tree; what is wrong is added to `problems`, and then there is no object."""
+    if isinstance(data, cls):
+        return data
+    if not isinstance(data, Mapping):
+        problems.append((path, f"expected settings (key: value), but got {data!r}. Indent its settings below it."))
+        return None
+    before, hints = len(problems), get_type_hints(cls)
+    known = {one.name: one for one in fields(cls)}
+    problems.extend((_join(path, str(key)), _unknown(str(key), path, hints)) for key in data if key not in known)
+    values: dict[str, Any] = {}
+    for name, one in known.items():
+        if name in data:
+            values[name] = _field_value(one, hints[name], data[name], _join(path, name), problems)
+        elif one.default is MISSING and one.default_factory is MISSING:
+            problems.append((_join(path, name), f"is missing. Give {describe(hints[name])}."))
+    if len(problems) > before:
+        return None
+    try:
+        return cls(**values)
+    except _InvalidError as error:
+        problems.extend((_join(path, name), text) for name, text in error.problems)
+        return None
+
+
+def _field_value(one: "Field[Any]", kind: Any, value: Any, path: str, problems: Problems) -> Any:
+    if _is_config(kind):
+        return _build(kind, value, path, problems)
+    before = len(problems)
+    value = convert(kind, value, path, problems)
+    if len(problems) == before:
+        numbers = [v for v in (value if isinstance(value, tuple) else [value]) if isinstance(v, int | float)]
+        limits = one.metadata.get("limits", {}).items()
+        if not all(_SIGNS[sign](number, limit) for sign, limit in limits for number in numbers):
+            problems.append((path, f"expected {describe(kind, _limits(one))}, but got {value!r}."))
+    return value
+
+
+def _unknown(key: str, path: str, hints: Mapping[str, Any]) -> str:
+    """Say that a key is unknown, and where it may have been meant to stand."""
+    text = f"unknown key. Near names: {near(key, hints)}."
+    mappings = [_join(path, name) for name, kind in hints.items() if get_origin(kind) is dict]
+    return text + (f" An option to be passed on goes into {mappings[0]}." if mappings else "")
+
+
+def _limits(one: "Field[Any]") -> str:
+    return " and ".join(f"{sign} {limit:g}" for sign, limit in one.metadata.get("limits", {}).items())
+
+
+def _is_config(kind: Any) -> bool:
+    return isinstance(kind, type) and is_dataclass(kind) and issubclass(kind, Config)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _lines(config: Config) -> Iterator[str]:
+    for one in fields(config):
+        value = getattr(config, one.name)
+        if one.metadata.get("help"):
+            yield f"# {one.metadata['help']}"
+        if isinstance(value, Config):
+            yield f"{one.name}:"
+            yield from (f"  {line}" for line in _lines(value))
+        else:
+            yield from yamlfile.lines(one.name, plain(value))

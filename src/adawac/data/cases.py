@@ -1,0 +1,338 @@
+"""What a case is, what a sample is, and the table that ties a sample's stable id to its row of beta."""
+
+import csv
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.errors import DataError
+
+__all__ = [
+    "Case",
+    "CaseRef",
+    "SampleTable",
+    "Unit",
+    "carry_over",
+    "check_case",
+    "check_name",
+    "class_pixels",
+    "is_label_sparse",
+    "match_rows",
+    "sample_id",
+]
+
+log = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+Unit = Literal["slice", "volume", "patch"]
+
+# Characters that separate paths somewhere, or that some file system refuses.
+_BAD_CHARACTERS = re.compile(r'[/\\:*?"<>|\x00-\x1f]')
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseRef:
+    """A case that has been found but not read: cheap to list, to send to another process and to hash.
+
+    Attributes:
+        dataset: Name of the data set, the first part of every sample id.
+        patient: Who was scanned. Splits, folds and leak checks go by it.
+        id: Name of the scan, unique in the data set.
+        group: Pathology or another stratum, if known.
+        split: `train`, `val`, `test`, or `""` where the source does not say.
+        images: Image files, in the order in which the source's `load` wants them.
+        labels: Label files; empty for a case without a label.
+    """
+
+    dataset: str
+    patient: str
+    id: str
+    group: str | None = None
+    split: str = ""
+    images: tuple[Path, ...] = ()
+    labels: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file of the case, images first."""
+        return self.images + self.labels
+
+    def name_file(self) -> str:
+        """Return the words that name this case in an error message."""
+        return _name_file(self.id, self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One scan with its label map and geometry, in the voxel order of its file.
+
+    Attributes:
+        dataset: Name of the data set.
+        patient: Who was scanned.
+        id: Name of the scan, unique in the data set.
+        group: Pathology or another stratum, if known.
+        image: (C, *spatial) float32.
+        label: (*spatial) class indices, 0 = background; None where there is no label.
+        spacing: Voxel size along each spatial axis, in mm; ones where the format has lost it.
+        affine: (4, 4) float64, voxel index → world in mm (RAS+, as in NIfTI); None where the format has lost it.
+        class_names: Name of each class; index 0 is the background.
+        files: The files it was read from.
+    """
+
+    dataset: str
+    patient: str
+    id: str
+    group: str | None = None
+    image: npt.NDArray[np.float32]
+    label: Array | None = None
+    spacing: tuple[float, ...]
+    affine: npt.NDArray[np.float64] | None = None
+    class_names: tuple[str, ...]
+    files: tuple[Path, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The spatial shape."""
+        return tuple(self.image.shape[1:])
+
+    @property
+    def num_classes(self) -> int:
+        """K, the background included."""
+        return len(self.class_names)
+
+    def name_file(self) -> str:
+        """Return the words that name this case in an error message."""
+        return _name_file(self.id, self.files)
+
+
+def _name_file(case: str, files: tuple[Path, ...]) -> str:
+    return f"{files[0]} (case {case})" if files else f"case {case}"
+
+
+def check_case(case: Case) -> None:
+    """Raise a `DataError` that names the file and the fix if `case` cannot be trained or tested on."""
+    where = case.name_file()
+    if case.image.ndim != 4:
+        raise DataError(
+            f"Expected an image of shape (channels, 3 spatial axes), but got {case.image.shape} from {where}. "
+            "Give one 3D file per channel."
+        )
+    if not case.image.size:
+        raise DataError(
+            f"Expected an image with voxels, but got shape {case.image.shape} from {where}. Export it again."
+        )
+    if len(case.spacing) != len(case.shape) or not all(np.isfinite(s) and s > 0 for s in case.spacing):
+        raise DataError(
+            f"Expected {len(case.shape)} positive voxel sizes, but got {case.spacing} from {where}. Mend its header."
+        )
+    if not np.isfinite(case.image).all():
+        count = int(np.count_nonzero(~np.isfinite(case.image)))
+        raise DataError(
+            f"Expected finite intensities, but got {count} NaN or infinite voxels in {where}. "
+            "Export the image again, or replace them (for CT by -1024, otherwise by the background's intensity)."
+        )
+    if case.label is None:
+        return
+    if case.label.shape != case.shape:
+        raise DataError(
+            f"Expected a label map of the image's shape {case.shape}, but got {tuple(case.label.shape)} for {where}. "
+            "Resample the label map onto the image's grid."
+        )
+    if case.label.dtype.kind not in "iu":
+        raise DataError(
+            f"Expected integer class indices, but got labels of type {case.label.dtype} for {where}. "
+            "Save the label map with an integer type."
+        )
+    low, high = int(case.label.min()), int(case.label.max())
+    if low < 0 or high >= case.num_classes:
+        raise DataError(
+            f"Expected class indices 0 to {case.num_classes - 1}, but got {low} to {high} for {where}. "
+            "Name every label value in `classes`, those to be dropped under background."
+        )
+
+
+def check_name(name: str, what: str = "case id") -> str:
+    """Return `name` if it can be one part of a sample id and of a path, or raise a `DataError`."""
+    if not name or len(name) > 150 or name.startswith(".") or name != name.strip() or _BAD_CHARACTERS.search(name):
+        raise DataError(
+            f"Expected a {what} that is a plain name, but got {name!r}. "
+            'Rename it: no slashes, none of : * ? " < > |, no leading dot, at most 150 characters.'
+        )
+    return name
+
+
+def sample_id(dataset: str, patient: str, case: str, axis: str, number: int) -> str:
+    """Return the id `dataset/patient/case/axis/slice`, which survives re-preparing, subsetting and growing."""
+    return f"{dataset}/{patient}/{case}/{axis}/{number}"
+
+
+def class_pixels(label: Array, num_classes: int) -> npt.NDArray[np.int64]:
+    """Return (S, K): how many pixels of each class stand in each of the S leading entries of `label`."""
+    # Slice by slice: counting casts to 64 bits, which for a whole CT would take gigabytes.
+    return np.stack([np.bincount(one.ravel(), minlength=num_classes) for one in label]).astype(np.int64)
+
+
+def is_label_sparse(fraction: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.bool_]:
+    """Say which samples are label-sparse: no foreground pixel, or a foreground share of at most `threshold`.
+
+    Args:
+        fraction: (..., K) share of each class in a sample, background first, as in `SampleTable.fraction`.
+        threshold: The largest foreground share that still counts as label-sparse.
+
+    Returns:
+        (...) True for label-sparse, False for label-dense and for samples without a label (NaN).
+    """
+    return np.asarray(np.asarray(fraction, dtype=np.float64)[..., 1:].sum(axis=-1) <= threshold)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SampleTable:
+    """One row per sample; row i of a training table is row i of beta.
+
+    Attributes:
+        id: Stable ids, `dataset/patient/case/axis/slice`.
+        patient: Who was scanned.
+        case: The case's id.
+        slice: Slice number in the case (0 for a whole volume).
+        axis: What was sliced: the voxel axis, with orientation and spacing where those were changed (`Preprocessing`).
+        unit: `slice`, `volume` or `patch`.
+        split: `train`, `val`, `test` or `""`.
+        group: Pathology or another stratum; `""` where unknown.
+        position: Where the sample lies in its case's memory map, along the first axis.
+        shape: (n, d) native shape of each sample, without channels.
+        fraction: (n, K) share of each class, background first; NaN where there is no label.
+        class_names: Name of each class.
+    """
+
+    id: Array
+    patient: Array
+    case: Array
+    slice: Array
+    axis: Array
+    unit: Array
+    split: Array
+    group: Array
+    position: Array
+    shape: Array
+    fraction: Array
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(getattr(self, name)) for name in self.columns()}
+        if len(set(lengths.values())) != 1:
+            raise DataError(f"Expected columns of one length, but got {lengths}. Prepare the data again.")
+        _check_unique(self.id)
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(one.name for one in fields(cls) if one.name != "class_names")
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    @property
+    def label_sparse(self) -> npt.NDArray[np.bool_]:
+        """(n,) True where a sample has no foreground pixel."""
+        return is_label_sparse(self.fraction)
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """The cases, each once, in the table's order."""
+        return tuple(dict.fromkeys(self.case.tolist()))
+
+    def take(self, rows: npt.ArrayLike) -> "SampleTable":
+        """Return the rows chosen by indices or by a boolean mask; their ids stay what they are."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in self.columns()})
+
+    def with_split(self, split: npt.ArrayLike) -> "SampleTable":
+        """Return the same samples with another split column; a patient on two sides is an error."""
+        from adawac.data.splits import check_leaks
+
+        column = np.asarray(split, dtype=str)
+        check_leaks(self.patient, column)
+        return replace(self, split=column)
+
+    def write_csv(self, path: Path) -> None:
+        """Write the table as CSV, one column per class for `fraction`; equal tables give equal bytes."""
+        plain = [name for name in self.columns() if name not in ("shape", "fraction")]
+        header = [*plain, "shape", *(f"fraction:{name}" for name in self.class_names)]
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(header)
+            columns = [getattr(self, name).tolist() for name in plain]
+            shapes = ["x".join(str(side) for side in shape) for shape in self.shape.tolist()]
+            for row in zip(*columns, shapes, self.fraction.tolist(), strict=True):
+                writer.writerow([*row[:-1], *("" if np.isnan(one) else repr(one) for one in row[-1])])
+
+    @classmethod
+    def read_csv(cls, path: Path) -> "SampleTable":
+        """Read what `write_csv` wrote."""
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        names = [name for name in cls.columns() if name != "fraction"]
+        if header[: len(names)] != names:
+            raise DataError(
+                f"Expected the table of a store in {path}, but got the columns {header}. Prepare the data again."
+            )
+        columns: dict[str, Array] = {}
+        for place, name in enumerate(names):
+            column = [row[place] for row in rows]
+            if name == "shape":
+                columns[name] = np.array([one.split("x") for one in column], dtype=np.int64)
+            else:
+                columns[name] = np.array(column, dtype=np.int64 if name in ("slice", "position") else str)
+        columns["fraction"] = np.array([[float(one or "nan") for one in row[len(names) :]] for row in rows])
+        return cls(**columns, class_names=tuple(name.removeprefix("fraction:") for name in header[len(names) :]))
+
+
+def _check_unique(ids: Iterable[str]) -> None:
+    twice = [one for one, count in Counter(np.asarray(ids).tolist()).items() if count > 1]
+    if twice:
+        raise DataError(
+            f"Expected ids that differ, but {twice[0]!r} and {len(twice) - 1} others occur twice. "
+            "Rename one of the scans, or remove the copy."
+        )
+
+
+def match_rows(old_ids: Sequence[str] | Array, new_ids: Sequence[str] | Array) -> npt.NDArray[np.int64]:
+    """Return, for each new id, its row among the old ids, or -1 where the sample is new."""
+    _check_unique(old_ids)
+    _check_unique(new_ids)
+    row_of = {one: row for row, one in enumerate(np.asarray(old_ids).tolist())}
+    return np.array([row_of.get(one, -1) for one in np.asarray(new_ids).tolist()], dtype=np.int64)
+
+
+def carry_over(
+    values: npt.ArrayLike, old_ids: Sequence[str] | Array, new_ids: Sequence[str] | Array, new: float = 0.5
+) -> Array:
+    """Return `values` (beta, by default) for `new_ids`: found by id where the sample was there, `new` elsewhere.
+
+    Pass `new=0.0` for log-odds. Nothing in common is an error: such values belong to another data set.
+    """
+    values = np.asarray(values)
+    if len(values) != len(old_ids):
+        raise DataError(
+            f"Expected one value per sample, but got {len(values)} values for {len(old_ids)} ids. "
+            "Load the ids that were saved with them."
+        )
+    rows = match_rows(old_ids, new_ids)
+    known = rows >= 0
+    if not known.any():
+        raise DataError(
+            f"Expected samples in common with the earlier run, but none of {len(rows)} ids was there (the first is "
+            f"{new_ids[0] if len(rows) else 'none'!r}). Continue on the same data set, or start a new run."
+        )
+    log.info(
+        "%d samples keep their values, %d are new, %d are gone", known.sum(), (~known).sum(), len(values) - known.sum()
+    )
+    result = np.full((len(rows), *values.shape[1:]), new, dtype=values.dtype)
+    result[known] = values[rows[known]]
+    return result

@@ -1,0 +1,139 @@
+"""What each sample went through: CE, Dice, ACR and beta by sample and epoch.
+
+`history.bin` is a row of blocks, one per epoch, each an ordinary `.npy` array with the fields `epoch` and, for the n
+samples known by then, `ell_ce`, `ell_dice`, `reg_ac` and `beta` as float32; column i belongs to row i of `samples.csv`.
+So it only grows at its end, the data set may grow from one epoch to the next, and a reader takes what it wants: one
+field of one epoch is contiguous. The last block may be half-written; it does not count until it is whole.
+"""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.errors import RunError, near
+
+__all__ = ["FIELDS", "Block", "History", "encode", "scan"]
+
+FIELDS = ("ell_ce", "ell_dice", "reg_ac", "beta")
+
+Floats = npt.NDArray[np.float32]
+Rows = slice | npt.NDArray[Any] | list[int]
+
+
+class Block(NamedTuple):
+    """Where one epoch stands in the file."""
+
+    epoch: int
+    start: int
+    data: int
+    end: int
+    dtype: np.dtype[Any]
+
+    @property
+    def samples(self) -> int:
+        """How many samples were known in this epoch."""
+        return max((part[0].shape[0] for name, part in self.parts.items() if name != "epoch"), default=0)
+
+    @property
+    def parts(self) -> Mapping[str, tuple[np.dtype[Any], int]]:
+        """Type and offset of each field."""
+        return {name: (part[0], part[1]) for name, part in (self.dtype.fields or {}).items()}
+
+
+def encode(epoch: int, fields: Mapping[str, npt.ArrayLike]) -> bytes:
+    """Return the block of one epoch; every field has one value per sample."""
+    columns = {name: np.asarray(values, dtype="<f4") for name, values in fields.items()}
+    block = np.zeros((), dtype=[("epoch", "<i4"), *((name, "<f4", one.shape) for name, one in columns.items())])
+    block["epoch"] = epoch
+    for name, one in columns.items():
+        block[name] = one
+    file = io.BytesIO()
+    np.lib.format.write_array(file, block, allow_pickle=False)
+    return file.getvalue()
+
+
+def scan(path: Path) -> list[Block]:
+    """Return the whole blocks of a file, reading their headers only."""
+    blocks: list[Block] = []
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return blocks
+    with file:
+        size = file.seek(0, io.SEEK_END)
+        start = 0
+        while (block := _read_block(file, start, size)) is not None:
+            blocks.append(block)
+            start = block.end
+    return blocks
+
+
+def _read_block(file: BinaryIO, start: int, size: int) -> Block | None:
+    file.seek(start)
+    try:
+        if np.lib.format.read_magic(file) != (1, 0):
+            return None
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        data = file.tell()
+        if shape != () or (dtype.names or ("",))[0] != "epoch" or data + dtype.itemsize > size:
+            return None
+        epoch = int(np.frombuffer(file.read(4), "<i4")[0])
+    except ValueError:  # the end of the file, or the end of what is whole
+        return None
+    return Block(epoch, start, data, data + dtype.itemsize, dtype)
+
+
+class History:
+    """The per-sample history of a run, as far as it was written when this object was made.
+
+    Attributes:
+        epochs: (E,) the epochs that are there, rising.
+        num_samples: n, the number of columns.
+    """
+
+    def __init__(self, path: Path, num_samples: int = 0):
+        self._path = path
+        self._blocks = scan(path)
+        self.epochs = np.array([block.epoch for block in self._blocks], dtype=np.int64)
+        self.num_samples = max([num_samples, *(block.samples for block in self._blocks)])
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __getitem__(self, field: str) -> Floats:
+        """Return (E, n) of one field; NaN where a sample was not seen."""
+        return self.read(field)
+
+    def read(self, field: str, epochs: slice = slice(None), rows: Rows = slice(None)) -> Floats:
+        """Return part of a field, reading no more of the file than it needs.
+
+        Args:
+            field: `ell_ce`, `ell_dice`, `reg_ac` or `beta`.
+            epochs: Which of the epochs that are there, by position.
+            rows: Which samples, by their row in the table.
+
+        Returns:
+            (epochs, rows) float32; NaN where a sample was not seen.
+        """
+        known = {*FIELDS, *(name for block in self._blocks for name in block.parts if name != "epoch")}
+        if field not in known:
+            raise RunError(f"Expected a field of the history, but got {field!r}. Near names: {near(field, known)}.")
+        columns = np.arange(self.num_samples)[rows]
+        blocks = self._blocks[epochs]
+        values = np.full((len(blocks), len(columns)), np.nan, dtype=np.float32)
+        if not values.size:
+            return values
+        low, high = int(columns.min()), int(columns.max()) + 1
+        with self._path.open("rb") as file:
+            for row, block in zip(values, blocks, strict=True):
+                span = np.full(high - low, np.nan, dtype=np.float32)
+                if field in block.parts and low < block.samples:
+                    file.seek(block.data + block.parts[field][1] + 4 * low)
+                    found = np.frombuffer(file.read(4 * (min(high, block.samples) - low)), "<f4")
+                    span[: len(found)] = found
+                row[:] = span[columns - low]
+        return values

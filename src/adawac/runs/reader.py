@@ -1,0 +1,237 @@
+"""Reading a run folder, whole or not: what is there is given, what is not is named."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sized
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.config import TrainConfig, load, yamlfile
+from adawac.data.cases import SampleTable
+from adawac.errors import AdawacError, MissingFileError, RunError, near
+from adawac.runs import layout
+from adawac.runs.checkpoints import Checkpoint, load_checkpoint
+from adawac.runs.history import FIELDS, History
+from adawac.runs.lock import is_locked
+from adawac.runs.records import Line, read_json, read_lines
+from adawac.runs.results import Gallery, Score, read_scores
+
+__all__ = ["Run", "list_runs"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Floats = npt.NDArray[np.float64]
+
+
+class Run:
+    """A run folder as it is now; parts are read when they are asked for, and kept. Open it anew to see more.
+
+    What a part gives where it is not there: nothing, an empty table, an empty history. `missing` says which parts those
+    are and why, and `require` turns that into an error.
+    """
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+        self.info = self._read_info()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}: {self.status}, epoch {self.epoch} of {self.info.get('epochs') or '?'})"
+
+    def _read_info(self) -> dict[str, Any]:
+        path = self.folder / layout.INFO
+        try:
+            info = read_json(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingFileError(
+                f"Expected a run folder, but {self.folder} has no {layout.INFO}. Give what `adawac train` had as --out."
+            ) from None
+        version = info.get("format_version", 0)
+        if not isinstance(version, int) or version > layout.FORMAT_VERSION:
+            raise RunError(
+                f"Expected a run of format version {layout.FORMAT_VERSION} or older, but {self.folder} has {version}. "
+                "Upgrade adawac: pip install --upgrade adawac."
+            )
+        return info
+
+    @property
+    def status(self) -> Literal["running", "finished", "interrupted"]:
+        """How the run stands; one whose process is gone without a word was interrupted."""
+        noted = self.info.get("status")
+        if noted == "running":
+            return "running" if is_locked(self.folder) else "interrupted"
+        return "finished" if noted == "finished" else "interrupted"
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch that was logged."""
+        return int(self.info.get("epoch") or 0)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What a list of runs shows of this one."""
+        return dict(self.info.get("summary") or {})
+
+    @cached_property
+    def config(self) -> TrainConfig | None:
+        """The resolved configuration, or None."""
+        return self._give(layout.CONFIG, lambda path: load(TrainConfig, path), None)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The configuration as plain data: also that of another version, or of a training loop of one's own."""
+        return self._give(layout.CONFIG, lambda path: dict(yamlfile.parse(path.read_bytes())), {})
+
+    @cached_property
+    def environments(self) -> list[dict[str, Any]]:
+        """What the run was made with, once for each time it was started or resumed."""
+        return self._give(layout.ENVIRONMENT, lambda path: list(read_json(path)["sessions"]), [])
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """What is known of the data: class names, unit, how scans were prepared."""
+        return self._give(layout.DATA, read_json, {})
+
+    @cached_property
+    def samples(self) -> SampleTable | None:
+        """The samples that were trained on; row i is column i of the history. None if there is no table yet."""
+        return self._give(layout.SAMPLES, SampleTable.read_csv, None)
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One mapping per epoch, with `epoch` and what was logged for it."""
+        epochs: dict[int, dict[str, Any]] = {}
+        for line in self._give(layout.METRICS, read_lines, list[Line]()):
+            epochs.setdefault(line.values["epoch"], {}).update(line.values)
+        return list(epochs.values())
+
+    def curve(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Return the epochs and the values of one metric; NaN where it was not finite, or not logged."""
+        names = {key for one in self.metrics for key in one}
+        if name not in names:
+            raise RunError(f"Expected a metric of {self.folder}, but got {name!r}. Near names: {near(name, names)}.")
+        values = [np.nan if one.get(name) is None else float(one[name]) for one in self.metrics]
+        return np.array([one["epoch"] for one in self.metrics], dtype=np.int64), np.array(values, dtype=np.float64)
+
+    @cached_property
+    def history(self) -> History:
+        """CE, Dice, ACR and beta by epoch and sample."""
+        count = 0 if self.samples is None else len(self.samples)
+        return History(self.folder / layout.HISTORY, count)
+
+    def trajectory(self, sample: str) -> dict[str, npt.NDArray[Any]]:
+        """Return the epochs and every field of the history for one sample, by its id."""
+        ids = [] if self.samples is None else self.samples.id.tolist()
+        if sample not in ids:
+            raise RunError(f"Expected a sample of {self.folder}, but got {sample!r}. Near names: {near(sample, ids)}.")
+        rows = [ids.index(sample)]
+        return {"epoch": self.history.epochs} | {name: self.history.read(name, rows=rows)[:, 0] for name in FIELDS}
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Names of the checkpoints."""
+        return self._names(layout.CHECKPOINTS, ".safetensors")
+
+    def checkpoint(
+        self, name: str = "last", framework: Literal["numpy", "torch"] = "numpy", device: str = "cpu"
+    ) -> Checkpoint:
+        """Read a checkpoint (see `adawac.runs.load_checkpoint`)."""
+        return load_checkpoint(layout.checkpoint_path(self.folder, name), framework, device)
+
+    @property
+    def evaluations(self) -> list[str]:
+        """Names of the evaluations that left scores."""
+        return self._names(layout.SCORES, ".csv")
+
+    def scores(self, evaluation: str) -> list[Score]:
+        """Return the scores of one evaluation."""
+        self._known(evaluation, self.evaluations, "an evaluation")
+        return read_scores(layout.scores_path(self.folder, evaluation))
+
+    @property
+    def galleries(self) -> list[str]:
+        """Names of the galleries."""
+        return self._names(layout.GALLERY, ".npz")
+
+    def gallery(self, name: str) -> Gallery:
+        """Return one gallery."""
+        self._known(name, self.galleries, "a gallery")
+        return Gallery(layout.gallery_path(self.folder, name))
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Parts that this folder does not give, and why."""
+        for part in ("config", "environments", "data", "samples"):
+            getattr(self, part)
+        found = dict(self._faults)
+        lists = {layout.CHECKPOINTS: self.checkpoints, layout.SCORES: self.evaluations, layout.GALLERY: self.galleries}
+        found |= {part: "there is none" for part, names in lists.items() if not names}
+        epochs: dict[str, Sized] = {layout.METRICS: self.metrics, layout.HISTORY: self.history}
+        found |= {part: "no epoch is complete" for part, there in epochs.items() if not len(there)}
+        return found
+
+    def require(self, *parts: str) -> None:
+        """Raise a `RunError` unless the parts, named as their files are, can be given."""
+        lacking = {part: why for part, why in self.missing.items() if part in parts}
+        if lacking:
+            listed = "; ".join(f"{part}: {why}" for part, why in lacking.items())
+            advice = "Wait for the run to write it" if self.status == "running" else "Resume the run, or give another"
+            raise RunError(f"Expected {', '.join(parts)} in {self.folder}, but got {listed}. {advice}.")
+
+    @cached_property
+    def _faults(self) -> dict[str, str]:
+        return {}
+
+    def _give(self, part: str, read: Callable[[Path], T], otherwise: T) -> T:
+        """Return a part, or `otherwise` and a note of why."""
+        path = self.folder / part
+        if not path.is_file():
+            self._faults[part] = "it is not there"
+            return otherwise
+        try:
+            return read(path)
+        except (AdawacError, OSError, ValueError, LookupError, TypeError) as error:
+            self._faults[part] = f"it cannot be read: {error}"
+            return otherwise
+
+    def _names(self, folder: str, ending: str) -> list[str]:
+        found = (self.folder / folder).glob(f"*{ending}")
+        return sorted(one.name.removesuffix(ending) for one in found if not one.name.startswith("."))
+
+    def _known(self, name: str, names: list[str], what: str) -> None:
+        if name not in names:
+            raise RunError(f"Expected {what} of {self.folder}, but got {name!r}. Near names: {near(name, names)}.")
+
+
+def list_runs(root: Path | str) -> list[Run]:
+    """Return the runs below a folder, in the order of their paths; of each only `run.json` is read."""
+    root = Path(root)
+    if not root.is_dir():
+        raise MissingFileError(f"Expected a folder of runs, but {root} does not exist. Check the path.")
+    runs = []
+    for folder in _run_folders(str(root)):
+        try:
+            runs.append(Run(folder))
+        except AdawacError as error:
+            log.warning("%s", error)
+    return runs
+
+
+def _run_folders(folder: str) -> Iterator[str]:
+    """Yield the run folders below one, without looking into them."""
+    try:
+        with os.scandir(folder) as found:
+            entries = list(found)
+    except OSError as error:
+        log.warning("%s", error)
+        return
+    if any(entry.name == layout.INFO for entry in entries):
+        yield folder
+        return
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _run_folders(entry.path)

@@ -1,0 +1,83 @@
+"""The small text files of a run: `run.json` and its kin, `metrics.jsonl`."""
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from adawac.errors import RunError
+from adawac.files import write_text
+
+__all__ = ["Line", "encode_line", "now", "read_json", "read_lines", "write_json"]
+
+
+def now() -> str:
+    """Return the time, to the second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read an object from a JSON file.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        RunError: If it is something else.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RunError(f"Expected JSON in {path}, but got: {error}. Restore the file from a copy.") from error
+    if not isinstance(data, dict):
+        raise RunError(
+            f"Expected a JSON object in {path}, but got {type(data).__name__}. Restore the file from a copy."
+        )
+    return data
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write an object to a JSON file in one step."""
+    write_text(path, json.dumps(_strict(data), indent=2, allow_nan=False) + "\n")
+
+
+class Line(NamedTuple):
+    """One line of `metrics.jsonl`, and where it ends in the file."""
+
+    values: dict[str, Any]
+    end: int
+
+
+def encode_line(epoch: int, values: Mapping[str, Any]) -> bytes:
+    """Return one line; a number that is not finite becomes null, which every reader of JSON knows."""
+    return json.dumps({"epoch": epoch, **_strict(values)}, allow_nan=False).encode("ascii") + b"\n"
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the whole lines of a file; a half-written one at its end does not count, nor does what follows damage."""
+    lines: list[Line] = []
+    end = 0
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return lines
+    for text in content.splitlines(keepends=True):
+        end += len(text)
+        try:
+            values = json.loads(text)
+        except ValueError:
+            break
+        if not text.endswith(b"\n") or not isinstance(values, dict) or not isinstance(values.get("epoch"), int):
+            break
+        lines.append(Line(values, end))
+    return lines
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _strict(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(one) for one in value]
+    if hasattr(value, "item"):  # a NumPy or torch scalar
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,272 @@
+"""Writing a run folder: one writer at a time, nothing lost by a kill or a full disk."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+import adawac
+from adawac.config import Config, dumps
+from adawac.data.cases import SampleTable, match_rows
+from adawac.errors import AdawacError, RunError
+from adawac.files import AppendFile, beside, is_temporary, write_text
+from adawac.runs import layout
+from adawac.runs.checkpoints import save_checkpoint
+from adawac.runs.environment import describe_environment
+from adawac.runs.history import FIELDS, encode, scan
+from adawac.runs.lock import FolderLock
+from adawac.runs.reader import Run
+from adawac.runs.records import encode_line, now, read_lines, write_json
+from adawac.runs.results import Score, Slice, write_gallery, write_scores
+
+__all__ = ["RunWriter"]
+
+
+class RunWriter:
+    """A run folder opened for writing; as a context manager it notes how the run ended.
+
+    Leaving the block well makes the run `finished`, leaving it through an error or Ctrl-C `interrupted`. A run whose
+    process was killed is found out by its readers: it says `running`, but nobody holds its lock.
+
+    Attributes:
+        folder: The run folder.
+        samples: The table written so far; row i of it is column i of the history.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        config: Config | None = None,
+        *,
+        epochs: int | None = None,
+        summary: Mapping[str, Any] | None = None,
+        resume: bool = False,
+    ):
+        """Open a run folder.
+
+        Args:
+            folder: A new or empty folder, or with `resume` that of an earlier run.
+            config: What the run does; saved as `config.yaml`. To be given unless the run is resumed.
+            epochs: How many epochs there will be, for those who list runs.
+            summary: What a list of runs shows of this one.
+            resume: Go on with the run that is there. Call `rewind` before writing.
+        """
+        self.folder = Path(folder)
+        with self._explained():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _check_folder(self.folder, resume)
+            self._lock = FolderLock(self.folder)
+        try:
+            with self._explained():
+                self._open(config, epochs, summary or {}, resume)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, config: Config | None, epochs: int | None, summary: Mapping[str, Any], resume: bool) -> None:
+        _check_folder(self.folder, resume)  # again: the last holder of the lock may have filled it
+        _remove_leftovers(self.folder)
+        earlier = Run(self.folder) if resume else None
+        metrics, blocks = read_lines(self.folder / layout.METRICS), scan(self.folder / layout.HISTORY)
+        self.samples: SampleTable | None = earlier.samples if earlier else None
+        if blocks and self.samples is None:
+            raise RunError(
+                f"Expected the table of the history's samples, but {self.folder / layout.SAMPLES} cannot be read. "
+                "Restore it from a copy, or start a new run."
+            )
+        old = dict(earlier.info) if earlier else {}
+        self._info = {
+            "format_version": layout.FORMAT_VERSION,
+            "adawac": adawac.__version__,
+            "status": "running",
+            "created": old.get("created", now()),
+            "updated": now(),
+            "epoch": old.get("epoch", 0),
+            "epochs": epochs if epochs is not None else old.get("epochs"),
+            "summary": {**old.get("summary", {}), **summary},
+        }
+        self._write_info()
+        if config is not None:
+            write_text(self.folder / layout.CONFIG, dumps(config))
+        sessions = earlier.environments if earlier else []
+        write_json(self.folder / layout.ENVIRONMENT, {"sessions": [*sessions, describe_environment()]})
+        self._metrics = AppendFile(self.folder / layout.METRICS, metrics[-1].end if metrics else 0)
+        self._history = AppendFile(self.folder / layout.HISTORY, blocks[-1].end if blocks else 0)
+        self._last_block = blocks[-1].epoch if blocks else -1
+
+    def write_data(self, description: Mapping[str, Any]) -> None:
+        """Write what is known of the data: class names, unit, and how scans were prepared (`data.json`)."""
+        with self._explained():
+            write_json(self.folder / layout.DATA, description)
+
+    def write_samples(self, table: SampleTable) -> npt.NDArray[np.int64]:
+        """Write the table of samples, or let it grow: samples that are there keep their row, new ones come after.
+
+        Returns:
+            For each row of `table`, its row in the run.
+        """
+        merged = table if self.samples is None else _grow(self.samples, table)
+        with self._explained(), beside(self.folder / layout.SAMPLES) as temporary:
+            merged.write_csv(temporary)
+        self.samples = merged
+        return match_rows(merged.id, table.id)
+
+    def log_metrics(self, epoch: int, values: Mapping[str, Any]) -> None:
+        """Append numbers of an epoch; several calls for one epoch add up."""
+        if epoch < self._info["epoch"]:
+            raise _not_rising(epoch, self._info["epoch"])
+        with self._explained():
+            self._metrics.append(encode_line(epoch, values))
+            if epoch > self._info["epoch"]:
+                self._info["epoch"] = epoch
+                self._write_info()
+
+    def log_history(self, epoch: int, rows: npt.ArrayLike, **fields: Any) -> None:
+        """Append what the samples of an epoch went through.
+
+        Args:
+            epoch: Later than the last one.
+            rows: Rows of the table that were seen; the others of this epoch become NaN.
+            fields: `ell_ce`, `ell_dice`, `reg_ac`, `beta`: a value for each of `rows`, as array or tensor.
+        """
+        if epoch <= self._last_block:
+            raise _not_rising(epoch, self._last_block)
+        where = np.asarray(_array(rows), dtype=np.int64)
+        count = 0 if self.samples is None else len(self.samples)
+        if where.ndim != 1 or (where.size and not 0 <= where.min() <= where.max() < count):
+            raise RunError(
+                f"Expected rows of the table, a list of 0 to {count - 1}, but got {where.min()} to {where.max()} "
+                f"(shape {where.shape}). Write the samples first, and use the rows that `write_samples` returns."
+            )
+        columns = {}
+        for name in (*FIELDS, *(name for name in fields if name not in FIELDS)):
+            columns[name] = np.full(count, np.nan, dtype=np.float32)
+            if fields.get(name) is not None:
+                columns[name][where] = _array(fields[name])
+        with self._explained():
+            self._history.append(encode(epoch, columns))
+        self._last_block = epoch
+
+    def save_checkpoint(self, name: str, tensors: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
+        """Write a checkpoint (see `adawac.runs.save_checkpoint`); an earlier one stays until it is whole."""
+        path = layout.checkpoint_path(self.folder, name)
+        with self._explained():
+            save_checkpoint(path, tensors, state)
+        return path
+
+    def write_scores(self, name: str, scores: list[Score]) -> Path:
+        """Write the scores of one evaluation."""
+        with self._explained():
+            return write_scores(self.folder, name, scores)
+
+    def write_gallery(self, name: str, slices: list[Slice]) -> Path:
+        """Write slices to look at."""
+        with self._explained():
+            return write_gallery(self.folder, name, slices)
+
+    def rewind(self, epoch: int) -> None:
+        """Drop metrics and history after `epoch`, the one that a checkpoint ends with, to go on from there.
+
+        Checkpoints stay: those of later epochs are written again, and until then they are better than none.
+        """
+        metrics, blocks = read_lines(self.folder / layout.METRICS), scan(self.folder / layout.HISTORY)
+        kept = [block for block in blocks if block.epoch <= epoch]
+        with self._explained():
+            self._metrics.cut(max((line.end for line in metrics if line.values["epoch"] <= epoch), default=0))
+            self._history.cut(kept[-1].end if kept else 0)
+            self._last_block = kept[-1].epoch if kept else -1
+            self._info["epoch"] = min(epoch, self._info["epoch"])
+            self._write_info()
+
+    def close(self, status: Literal["finished", "interrupted"], summary: Mapping[str, Any] | None = None) -> None:
+        """Note how the run ended, with what is worth listing, and let go of the folder; the first call counts."""
+        if self._info["status"] != "running":
+            return
+        self._info["status"] = status
+        self._info["summary"].update(summary or {})
+        try:
+            with self._explained():
+                self._write_info()
+        finally:
+            self._metrics.close()
+            self._history.close()
+            self._lock.release()
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close("finished")
+        else:
+            with suppress(RunError):  # a full disk: the first error is the one to show
+                self.close("interrupted")
+
+    def _write_info(self) -> None:
+        self._info["updated"] = now()
+        write_json(self.folder / layout.INFO, self._info)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn an error of the operating system into one that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, AdawacError):
+                raise
+            saved = sorted(one.stem for one in (self.folder / layout.CHECKPOINTS).glob("*.safetensors"))
+            kept = f" Checkpoints that are safe: {', '.join(saved)}; resume from there." if saved else ""
+            raise RunError(
+                f"Expected to write to {self.folder}, but got: {error.strerror or error}. "
+                f"Make room, or check the folder's permissions.{kept}"
+            ) from error
+
+
+def _check_folder(folder: Path, resume: bool) -> None:
+    there = (folder / layout.INFO).is_file()
+    if resume and not there:
+        raise RunError(f"Expected a run to resume, but {folder} has no {layout.INFO}. Start it without resuming.")
+    if there and not resume:
+        raise RunError(f"Expected a new run folder, but {folder} holds a run. Resume it, or choose another folder.")
+    others = [one.name for one in folder.iterdir() if one.name != layout.LOCK and not is_temporary(one)]
+    if others and not resume:
+        raise RunError(
+            f"Expected an empty folder, but {folder} holds {sorted(others)[0]!r}. Choose another folder for the run."
+        )
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what a killed writer left half-written."""
+    for place in (folder, folder / layout.CHECKPOINTS):
+        for leftover in filter(is_temporary, place.glob(".*")):
+            leftover.unlink(missing_ok=True)
+
+
+def _grow(old: SampleTable, new: SampleTable) -> SampleTable:
+    if old.class_names != new.class_names:
+        raise RunError(
+            f"Expected the classes of the run, {', '.join(old.class_names)}, but got {', '.join(new.class_names)}. "
+            "Go on with the data set that the run began with, or start a new run."
+        )
+    added = new.take(match_rows(old.id, new.id) < 0)
+    columns = {name: np.concatenate([getattr(old, name), getattr(added, name)]) for name in old.columns()}
+    return replace(old, **cast(Any, columns))
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    """Return an array of what may be a tensor on a device, or of a type that NumPy does not know."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if values.is_floating_point() else values
+    return np.asarray(values)
+
+
+def _not_rising(epoch: int, last: int) -> RunError:
+    return RunError(f"Expected an epoch after {last}, but got {epoch}. To go back, call rewind({epoch - 1}) first.")

@@ -1,0 +1,93 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from adawac.files import AppendFile, beside, is_temporary, write_text
+
+
+def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.txt"
+    write_text(path, "one\r\nβ\n")
+    assert path.read_bytes() == "one\r\nβ\n".encode()
+    with beside(path) as temporary:
+        temporary.write_text("two")
+        assert path.read_bytes() == "one\r\nβ\n".encode()
+        assert is_temporary(temporary)
+        assert temporary.parent == path.parent
+    assert path.read_text() == "two"
+    assert [one.name for one in path.parent.iterdir()] == ["file.txt"]
+    assert not is_temporary(path)
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+
+    def interrupted() -> None:
+        with beside(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_rename_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_append_file_keeps_whole_records_only(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntw")
+    with AppendFile(path, length=4) as log:
+        assert path.read_bytes() == b"one\n"
+        log.append(b"two\n")
+        log.append(b"three\n")
+        log.cut(8)
+        log.append(b"3\n")
+        assert path.read_bytes() == b"one\ntwo\n3\n"
+        assert log.length == 10
+
+
+def test_what_an_append_could_not_cut_off_the_next_one_does(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with AppendFile(path, length=0) as log:
+        log.append(b"one\n")
+        with path.open("ab") as other:
+            other.write(b"tw")
+        log.append(b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+def test_an_append_that_fails_is_cut_off_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    with AppendFile(path, length=0) as log:
+        log.append(b"one\n")
+        broken = True
+
+        def fsync(descriptor: int, real=os.fsync) -> None:
+            if broken:
+                raise OSError(errno.EIO, "Input/output error")
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        with pytest.raises(OSError, match="Input/output"):
+            log.append(b"two\n")
+        broken = False
+        assert path.read_bytes() == b"one\n"
+        log.append(b"three\n")
+    assert path.read_bytes() == b"one\nthree\n"
