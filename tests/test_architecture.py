@@ -14,7 +14,7 @@ SOURCE = Path(adawac.__file__).parent
 
 # Each layer may import from those before it, and from its own.
 LAYERS = [
-    ["errors", "files", "registry"],
+    ["errors", "files", "locks", "registry"],
     ["losses", "distributed", "features", "checks", "objective"],
     ["algorithm"],
     ["methods"],

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import adawac
+from adawac import locks
 from adawac.config import TrainConfig
-from adawac.errors import RunError
+from adawac.errors import BusyError
 from adawac.files import is_temporary
-from adawac.runs import Run, RunWriter, example_run, lock
+from adawac.runs import Run, RunWriter, example_run
 
 # What the processes below share: a run with one sample, and an epoch of it.
 PRELUDE = """
@@ -25,7 +26,7 @@ import os, signal, sys, json
 from pathlib import Path
 import numpy as np
 from adawac.config import TrainConfig
-from adawac.errors import RunError
+from adawac.errors import BusyError, RunError
 from adawac.runs import Run, RunWriter, example_run
 folder = Path(sys.argv[1])
 def epoch(run, number, size=4):
@@ -177,9 +178,9 @@ def test_a_full_disk_at_the_end_does_not_hide_the_first_error(folder: Path, monk
 
 
 def test_a_second_writer_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_PATIENCE", 0.1)
+    monkeypatch.setattr(locks, "_PATIENCE", 0.1)
     with RunWriter(folder, resume=True) as run:
-        with pytest.raises(RunError, match=rf"nobody writes to, but .* is in use by process {os.getpid()}"):
+        with pytest.raises(BusyError, match=rf"nobody writes to, but .* is in use by process {os.getpid()}"):
             RunWriter(folder, resume=True)
         run.log_metrics(3, {"loss": 1})  # the first one is not disturbed
     with RunWriter(folder, resume=True):
@@ -198,13 +199,13 @@ if worker == 0:
 print(worker, flush=True)
 signal.pause()
 """
-    monkeypatch.setattr(lock, "_PATIENCE", 0.1)
+    monkeypatch.setattr(locks, "_PATIENCE", 0.1)
     process = start(code, folder)
     assert process.stdout is not None
     worker = int(process.stdout.readline())
     try:
         assert Run(folder).status == "running"
-        with pytest.raises(RunError, match=f"in use by process {process.pid}"):
+        with pytest.raises(BusyError, match=f"in use by process {process.pid}"):
             RunWriter(folder, resume=True)
         process.kill()
         process.wait()

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "AdawacError",
+    "BusyError",
     "ConfigError",
     "DataError",
     "MissingDependencyError",
@@ -56,6 +57,10 @@ class MissingFileError(AdawacError, FileNotFoundError):
 
 class RunError(AdawacError, ValueError):
     """A run folder that is incomplete, in use, or of another version."""
+
+
+class BusyError(AdawacError, RuntimeError):
+    """A folder that another process writes to."""
 
 
 class MissingDependencyError(AdawacError, ImportError):

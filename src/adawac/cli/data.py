@@ -1,36 +1,214 @@
 """`adawac diagnose` and `adawac prepare`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import DATA, AsJson, app, not_built
+from adawac.cli.main import DATA, AsJson, app, print_json, printable
+from adawac.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adawac.data.diagnosis import Diagnosis
+
+_MOST_CASES = 20  # more of them than this would scroll everything else away
+
+SourceName = Annotated[str, Parameter(help="How the scans are laid out: acdc, synapse, nifti or dicom.")]
+Axis = Annotated[int | None, Parameter(help="Voxel axis along which volumes are cut; the source's by default.")]
+Workers = Annotated[int | None, Parameter(help="Processes; all processors by default.")]
 
 
 @app.command(group=DATA)
-@not_built
 def diagnose(
     data: Annotated[Path, Parameter(help="A prepared store, or a folder of scans.")],
     /,
     *,
+    source: Annotated[str | None, Parameter(help="How the scans are laid out; recognised by default.")] = None,
+    axis: Axis = None,
+    threshold: Annotated[float, Parameter(help="Largest foreground share of a label-sparse slice.")] = 0.0,
+    workers: Workers = None,
+    figure: Annotated[Path | None, Parameter(help="Draw what was found: a .png, .svg or .pdf file.")] = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Say whether slices are label-sparse or label-dense, per case and class, and which method fits.
 
-    Example: adawac diagnose store
+    The exit code is 1 where something must be mended before the data can be used.
+
+    Example: adawac diagnose store --figure labels.png
     """
+    from adawac.data.diagnose import diagnose as look
+
+    report = look(data, source, axis=axis, threshold=threshold, workers=workers)
+    if figure is not None:
+        from adawac.data.diagnosis_figure import draw_diagnosis
+
+        draw_diagnosis(report).savefig(figure)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _show(report)
+    return 1 if report.faults else 0
 
 
 @app.command(group=DATA)
-@not_built
 def prepare(
-    source: Annotated[str, Parameter(help="How the scans are laid out: acdc, synapse, nifti or dicom.")],
+    source: SourceName,
     scans: Annotated[Path, Parameter(help="Folder of the scans.")],
     store: Annotated[Path, Parameter(help="Folder of the store to be made.")],
     /,
+    *,
+    axis: Axis = None,
+    orientation: Annotated[str | None, Parameter(help="Turn the voxel axes to it first, such as RAS.")] = None,
+    spacing: Annotated[tuple[float, float, float] | None, Parameter(help="Resample to this voxel size in mm.")] = None,
+    window: Annotated[tuple[float, float] | None, Parameter(help="Clip intensities to this range.")] = None,
+    clip_quantile: Annotated[float | None, Parameter(help="Clip each volume at this quantile.")] = None,
+    normalisation: Annotated[
+        Literal["min-max", "z-score", "none"] | None, Parameter(help="Scale each volume and channel by itself.")
+    ] = None,
+    size: Annotated[tuple[int, int] | None, Parameter(help="Keep copies of this height and width as well.")] = None,
+    unit: Annotated[Literal["slice", "volume"] | None, Parameter(help="What one sample is.")] = None,
+    images: Annotated[
+        tuple[str, ...] | None, Parameter(help="Pattern of the image files, one for each channel.")
+    ] = None,
+    labels: Annotated[str | None, Parameter(help="Pattern of the label files.")] = None,
+    classes: Annotated[
+        tuple[str, ...] | None,
+        Parameter(help="Classes by label value: liver=1 vessel=2,3 background=0,5.", consume_multiple=True),
+    ] = None,
+    modality: Annotated[str | None, Parameter(help="CT or MR: decides how intensities are clipped.")] = None,
+    patient: Annotated[str | None, Parameter(help="Regular expression: the patient within a case's name.")] = None,
+    groups: Annotated[Path | None, Parameter(help="CSV file with the columns patient,group.")] = None,
+    dataset: Annotated[str | None, Parameter(help="Name of the data set.")] = None,
+    workers: Workers = None,
+    overwrite: Annotated[
+        bool, Parameter(help="Prepare again with other options, over an existing store.", show_default=False)
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Turn scans and their labels into a store that training reads.
 
-    Example: adawac prepare nifti scans store
+    Run it again after an interruption or when scans were added: finished cases are not redone.
+
+    Example: adawac prepare nifti Dataset007_Pancreas store
+
+    Example: adawac prepare nifti scans store --images "*/ct.nii.gz" --labels "*/organs.nii.gz" --classes liver=1
     """
+    from adawac.data.prepare import prepare as write
+
+    own: dict[str, Any] = {
+        "images": list(images) if images else None,
+        "labels": labels,
+        "classes": None if classes is None else dict(_class(text) for text in classes),
+        "modality": modality,
+        "patient": patient,
+        "groups": groups,
+        "dataset": dataset,
+    }
+    made = write(
+        source,
+        scans,
+        store,
+        axis=axis,
+        orientation=orientation,
+        spacing=spacing,
+        window=window,
+        clip_quantile=clip_quantile,
+        normalisation=normalisation,
+        size=size,
+        unit=unit,
+        workers=workers,
+        overwrite=overwrite,
+        **{name: value for name, value in own.items() if value is not None},
+    )
+    table = made.table
+    splits = {name or "none": int((table.split == name).sum()) for name in sorted(set(table.split.tolist()))}
+    if as_json:
+        sparse = int(table.label_sparse.sum())
+        print_json(
+            {
+                "store": str(store),
+                "dataset": made.dataset,
+                "classes": list(made.class_names),
+                "cases": len(made.cases),
+                "samples": len(table),
+                "samples_by_split": splits,
+                "label_sparse": sparse,
+            }
+        )
+        return
+    from rich.console import Console
+
+    parts = ", ".join(f"{name} {count}" for name, count in splits.items())
+    Console().print(
+        f"{store}: {made.dataset}, {len(made.cases)} cases, {len(table)} samples ({parts}).\n"
+        f"Look at its labels: adawac diagnose {store}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _class(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, values = text.partition("=")
+    try:
+        return name.strip(), tuple(int(one) for one in values.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"Expected a class with its label values, but got {text!r}. Write it like liver=1, or vessel=2,3."
+        ) from None
+
+
+def _show(report: "Diagnosis") -> None:
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    summary = report.summary
+    console.print(
+        f"{report.dataset}: {summary['cases']} cases of {summary['patients']} patients; "
+        f"{summary['training_slices']} training slices, {summary['training_label_sparse']} of them label-sparse"
+        + ("." if summary["xi"] is None else f" (ξ = {summary['xi']:.3f})."),
+        soft_wrap=True,
+    )
+    console.print(_classes(report))
+    console.print(_cases(report))
+    for name, messages in (("Mend", report.faults), ("Look at", report.warnings)):
+        for message in messages:
+            console.print(f"{name}: {printable(message)}", soft_wrap=True)
+    hint = report.recommendation
+    console.print(f"Hint: {hint.method}. {hint.reason}", soft_wrap=True)
+
+
+def _classes(report: "Diagnosis") -> Any:
+    from rich.table import Table
+
+    table = Table("class", title="Classes", title_justify="left")
+    for heading in ("of all voxels", "of foreground", "of slices", "cases"):
+        table.add_column(heading, justify="right")
+    for one in report.classes:
+        shares = (one.voxel_share, one.foreground_share, one.slice_share)
+        table.add_row(_text(one.name), *(f"{share:.2%}" for share in shares), str(one.cases))
+    return table
+
+
+def _cases(report: "Diagnosis") -> Any:
+    from rich.table import Table
+
+    ordered = sorted(report.training, key=lambda case: (case.xi or 0, case.id))
+    title = "Training cases, the most label-sparse first"
+    if len(ordered) > _MOST_CASES:
+        title += f" ({_MOST_CASES} of {len(ordered)}; --json has all)"
+    table = Table("case", title=title, title_justify="left")
+    for heading in ("slices", "label-sparse", "ξ", "foreground"):
+        table.add_column(heading, justify="right")
+    for case in ordered[:_MOST_CASES]:
+        voxels = sum(case.class_voxels)
+        share = 1 - case.class_voxels[0] / voxels if voxels else 0.0
+        table.add_row(_text(case.id), str(case.slices), str(case.label_sparse), f"{case.xi:.2f}", f"{share:.2%}")
+    return table
+
+
+def _text(name: str) -> Any:
+    """Return a name from somebody's files as text that steers neither rich nor the terminal."""
+    from rich.text import Text
+
+    return Text(printable(name))

@@ -26,6 +26,7 @@ __all__ = [
     "not_built",
     "print_json",
     "print_text",
+    "printable",
     "run",
 ]
 
@@ -83,7 +84,7 @@ def _fail(code: int, message: str, debug: bool) -> int:
     """Say on stderr what went wrong, and return the exit code."""
     if debug:
         traceback.print_exc()
-    sys.stderr.write(f"adawac: {_printable(message)}\n")
+    sys.stderr.write(f"adawac: {printable(message)}\n")
     return code
 
 
@@ -134,6 +135,6 @@ def _help_for(words: Sequence[str]) -> str:
     return f"`adawac {words[0]} --help`" if known else "`adawac --help`"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escape what could steer a terminal: messages quote names from other people's files."""
     return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)

@@ -14,7 +14,6 @@ __all__ = [
     "GALLERY",
     "HISTORY",
     "INFO",
-    "LOCK",
     "METRICS",
     "SAMPLES",
     "SCORES",
@@ -36,7 +35,6 @@ HISTORY = "history.bin"
 CHECKPOINTS = "checkpoints"
 SCORES = "scores"
 GALLERY = "gallery"
-LOCK = ".lock"
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from adawac.config import TrainConfig, load, yamlfile
 from adawac.data.cases import SampleTable
 from adawac.errors import AdawacError, MissingFileError, RunError, near
+from adawac.locks import is_locked
 from adawac.runs import layout
 from adawac.runs.checkpoints import Checkpoint, load_checkpoint
 from adawac.runs.history import FIELDS, History
-from adawac.runs.lock import is_locked
 from adawac.runs.records import Line, read_json, read_lines
 from adawac.runs.results import Gallery, Score, read_scores
 

@@ -15,11 +15,11 @@ from adawac.config import Config, dumps
 from adawac.data.cases import SampleTable, match_rows
 from adawac.errors import AdawacError, RunError
 from adawac.files import AppendFile, beside, is_temporary, write_text
+from adawac.locks import LOCK, FolderLock
 from adawac.runs import layout
 from adawac.runs.checkpoints import save_checkpoint
 from adawac.runs.environment import describe_environment
 from adawac.runs.history import FIELDS, encode, scan
-from adawac.runs.lock import FolderLock
 from adawac.runs.reader import Run
 from adawac.runs.records import encode_line, now, read_lines, write_json
 from adawac.runs.results import Score, Slice, write_gallery, write_scores
@@ -235,7 +235,7 @@ def _check_folder(folder: Path, resume: bool) -> None:
         raise RunError(f"Expected a run to resume, but {folder} has no {layout.INFO}. Start it without resuming.")
     if there and not resume:
         raise RunError(f"Expected a new run folder, but {folder} holds a run. Resume it, or choose another folder.")
-    others = [one.name for one in folder.iterdir() if one.name != layout.LOCK and not is_temporary(one)]
+    others = [one.name for one in folder.iterdir() if one.name != LOCK and not is_temporary(one)]
     if others and not resume:
         raise RunError(
             f"Expected an empty folder, but {folder} holds {sorted(others)[0]!r}. Choose another folder for the run."

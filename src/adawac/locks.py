@@ -5,17 +5,19 @@ import time
 from pathlib import Path
 from weakref import WeakSet
 
-from adawac.errors import RunError
-from adawac.runs.layout import LOCK
+from adawac.errors import BusyError
 
-__all__ = ["FolderLock", "is_locked"]
+__all__ = ["LOCK", "FolderLock", "is_locked"]
+
+LOCK = ".lock"
+"""The file in a folder that its writer holds."""
 
 _PATIENCE = 1.0  # seconds; a reader that asks `is_locked` holds the lock for an instant
 _held: "WeakSet[FolderLock]" = WeakSet()
 
 
 class FolderLock:
-    """The exclusive right to write to a run folder, held until `release` or the end of the process."""
+    """The exclusive right to write to a folder, held until `release` or the end of the process."""
 
     def __init__(self, folder: Path):
         self._file = (folder / LOCK).open("a+b")
@@ -25,8 +27,8 @@ class FolderLock:
                 self._file.seek(0)
                 holder = self._file.read(20).decode("ascii", "replace").strip() or "unknown"
                 self._file.close()
-                raise RunError(
-                    f"Expected a run folder that nobody writes to, but {folder} is in use by process {holder}. "
+                raise BusyError(
+                    f"Expected a folder that nobody writes to, but {folder} is in use by process {holder}. "
                     "Wait for it to end, stop it, or choose another folder."
                 )
             time.sleep(0.05)

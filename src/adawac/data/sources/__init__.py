@@ -1,0 +1,6 @@
+"""Readers: from the folders that people have to cases."""
+
+from adawac.data.sources import acdc, dicom, nifti, synapse  # noqa: F401  importing a module registers its source
+from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, build_source, check_refs, detect_source
+
+__all__ = ["SOURCES", "Classes", "Source", "as_classes", "build_source", "check_refs", "detect_source"]

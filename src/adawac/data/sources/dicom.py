@@ -1,0 +1,282 @@
+"""DICOM: CT and MR series as images, DICOM SEG or NIfTI as labels.
+
+Of a file's metadata only geometry, rescaling, modality and the series' identity are used. Nothing about the patient is
+kept: the patient's name in the store is the name of the first folder below the root, the case's that of its folder.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adawac.data.cases import Array, Case, CaseRef
+from adawac.data.preprocessing import CT, MR
+from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs
+from adawac.data.sources.dicom_series import LPS_TO_RAS, Affine, load_highdicom, load_pydicom, read_series
+from adawac.data.sources.nifti import NAME_PATTERN, found_classes, glob_cases, read_groups
+from adawac.data.sources.reading import check_same_grid, read_nifti_turned, to_class_indices
+from adawac.errors import DataError
+
+__all__ = ["DicomSource", "dicom"]
+
+log = logging.getLogger(__name__)
+
+_HEADER = (
+    "SOPClassUID",
+    "Modality",
+    "SeriesInstanceUID",
+    "ImageType",
+    "PatientID",
+    "ReferencedSeriesSequence",
+    "SegmentSequence",
+)
+
+
+# What counts as a scan; structure sets, doses, reports and screenshots in the same folders do not.
+_MODALITIES = ("CT", "MR", "PT")
+
+
+@SOURCES.register("dicom")
+def dicom(
+    root: Path,
+    *,
+    labels: str | None = None,
+    classes: Mapping[str, int | Iterable[int]] | None = None,
+    groups: Path | str | None = None,
+    skip_unlabelled: bool = False,
+    dataset: str | None = None,
+) -> Source:
+    """Open a folder of DICOM series.
+
+    Args:
+        root: The folder; its first level names the patients, the folder of a series the case.
+        labels: Glob pattern of NIfTI label maps below `root`, whose wildcards stand for the case's id. By default the
+            label is the DICOM SEG that refers to the series, or the only NIfTI file in the series' folder.
+        classes: Class name → label value (of a SEG: segment number). By default the SEG's segment labels, or every
+            value that occurs in the NIfTI files.
+        groups: CSV file with the columns `patient,group`.
+        skip_unlabelled: Leave series without a label map out, with a warning, instead of refusing the folder.
+        dataset: Name of the data set; by default the folder's.
+    """
+    series, segmentations = _scan(root)
+    if not series:
+        raise DataError(f"Expected DICOM series of CT or MR, but {root} has none. Give the folder that holds them.")
+    name = dataset or NAME_PATTERN.sub("-", root.resolve().name).strip("-.") or "dicom"
+    group_of = read_groups(Path(groups)) if groups else {}
+    named = glob_cases(root, labels) if labels else None
+    refs = []
+    for (case, patient), one in sorted(_name_series(root, series).items()):
+        label = _find_label(case, one, named, segmentations)
+        if label is None and skip_unlabelled:
+            log.warning("The series in %s has no label map and is left out.", one.folder)
+            continue
+        if label is None:
+            raise DataError(
+                f"Expected a label map for the series in {one.folder} (case {case}), but got none. Give a SEG that "
+                "refers to it, a NIfTI file beside it, the pattern `labels`, or `skip_unlabelled`."
+            )
+        group = group_of.get(patient)
+        refs.append(CaseRef(dataset=name, patient=patient, id=case, group=group, images=one.files, labels=(label,)))
+    refs = check_refs(refs, root)
+    found = as_classes(classes) if classes else _segment_classes(root, refs, segmentations)
+    return DicomSource(
+        root=root,
+        dataset=name,
+        classes=found or found_classes(refs),
+        preprocessing=CT if all(one.modality == "CT" for one in series) else MR,
+        found=tuple(refs),
+        by_name=not classes and found is not None,
+    )
+
+
+def _segment_classes(root: Path, refs: Sequence[CaseRef], segmentations: Sequence["_Segmentation"]) -> Classes | None:
+    """Return a class for every segment label that occurs, or None where all labels are NIfTI."""
+    segments = {one.path: one.segments for one in segmentations}
+    used = [segments[ref.labels[0]] for ref in refs if ref.labels[0] in segments]
+    if not used:
+        return None
+    if len(used) < len(refs):
+        raise DataError(
+            f"Expected `classes` for {root}, where SEG and NIfTI labels are mixed, but got none. Give them."
+        )
+    names = sorted({label for own in used for label in own.values()})
+    return {"background": (0,), **{name: (place,) for place, name in enumerate(names, start=1)}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DicomSource(Source):
+    """Series that were found when the source was opened.
+
+    Attributes:
+        found: The cases.
+        by_name: Segments of a SEG are told apart by their labels, not by their numbers.
+    """
+
+    found: tuple[CaseRef, ...]
+    by_name: bool = False
+
+    def cases(self) -> list[CaseRef]:
+        """Return the cases."""
+        return list(self.found)
+
+    def options(self) -> dict[str, Any]:
+        """Return what decides the voxels besides the files."""
+        return {"by_name": self.by_name}
+
+    def load(self, ref: CaseRef) -> Case:
+        """Read a series and its label map."""
+        image, affine = read_series(ref.images)
+        label_file = ref.labels[0]
+        if ".nii" in label_file.name:
+            label, own = read_nifti_turned(label_file, affine)
+            check_same_grid(ref.images[0], image.shape, affine, label_file, label.shape, own)
+            label = to_class_indices(label, self.classes, label_file)
+        else:
+            label = self._read_segmentation(label_file, image.shape, affine)
+        return Case(
+            dataset=ref.dataset,
+            patient=ref.patient,
+            id=ref.id,
+            group=ref.group,
+            image=image[None],
+            label=label,
+            spacing=tuple(float(size) for size in np.linalg.norm(affine[:3, :3], axis=0)),
+            affine=affine,
+            class_names=self.class_names,
+            files=ref.files,
+        )
+
+    def _read_segmentation(self, path: Path, shape: tuple[int, ...], affine: Affine) -> Array:
+        """Read a DICOM SEG onto the grid of its series; frames without a segment may be left out in the file."""
+        hd = load_highdicom()
+        # highdicom's axes are (slice, row, column) in LPS; ours are (column, row, slice) in RAS.
+        flipped = LPS_TO_RAS @ affine[:, [2, 1, 0, 3]]
+        try:
+            seg = hd.seg.segread(path)
+            grid = hd.VolumeGeometry(
+                flipped, shape[::-1], coordinate_system="PATIENT", frame_of_reference_uid=seg.FrameOfReferenceUID
+            )
+            volume = seg.get_volume(combine_segments=True, dtype=np.uint16).match_geometry(grid)
+        except (OSError, ValueError, RuntimeError, KeyError, AttributeError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"Expected a DICOM SEG on the grid of its series, but {path} cannot be used ({reason}). "
+                "Export it again on the series' own slices, with segments that do not overlap, or as NIfTI."
+            ) from error
+        label = np.ascontiguousarray(volume.array.transpose(2, 1, 0))
+        classes = self.classes
+        if self.by_name:
+            numbers: dict[str, list[int]] = {name: [] for name in classes}
+            for segment in seg.SegmentSequence:
+                numbers[str(segment.SegmentLabel)].append(int(segment.SegmentNumber))
+            classes = {name: tuple(own) for name, own in numbers.items()} | {next(iter(classes)): (0,)}
+        return to_class_indices(label, classes, path)
+
+
+@dataclass(frozen=True)
+class _Series:
+    uid: str
+    modality: str
+    files: tuple[Path, ...]
+
+    @property
+    def folder(self) -> Path:
+        return min((path.parent for path in self.files), key=lambda one: len(one.parts))
+
+
+@dataclass(frozen=True)
+class _Segmentation:
+    path: Path
+    series: str
+    segments: Mapping[int, str]
+
+
+def _scan(root: Path) -> tuple[list[_Series], list[_Segmentation]]:
+    """Read every header below `root` and sort the files by series."""
+    files: dict[str, list[Path]] = {}
+    modality: dict[str, str] = {}
+    segmentations = []
+    folders: dict[str, set[str]] = {}
+    for path in sorted(one for one in root.rglob("*") if one.is_file()):
+        header = _read_header(path)
+        if header is None:
+            continue
+        if header.get("Modality") == "SEG":
+            segmentations.append(_describe_segmentation(path, header))
+        elif header.get("Modality") in _MODALITIES and "LOCALIZER" not in header.get("ImageType", ()):
+            uid = str(header.SeriesInstanceUID)
+            files.setdefault(uid, []).append(path)
+            modality[uid] = str(header.get("Modality", ""))
+            folders.setdefault(str(header.get("PatientID", "")), set()).add(_first_folder(root, path))
+    # Compared in memory only; what the identifier is appears nowhere.
+    spread = sum(len(names) > 1 for identifier, names in folders.items() if identifier)
+    if spread:
+        log.warning(
+            "%d patient identifiers occur in several folders of %s: put all series of a patient below one folder, "
+            "or splits may put a patient on both sides.",
+            spread,
+            root,
+        )
+    return [_Series(uid, modality[uid], tuple(own)) for uid, own in files.items()], segmentations
+
+
+def _read_header(path: Path) -> Any:
+    """Return the tags that are needed, or None for a file that is no DICOM image; a broken .dcm is an error."""
+    pydicom = load_pydicom()
+    claims = path.suffix.lower() in (".dcm", ".dicom", ".ima")
+    with path.open("rb") as file:
+        magic = file.read(132)[128:]
+    if path.name == "DICOMDIR" or (magic != b"DICM" and not claims):
+        return None
+    try:
+        header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(_HEADER))
+        header.SeriesInstanceUID  # noqa: B018  a file without it cannot be placed
+    except (pydicom.errors.InvalidDicomError, OSError, EOFError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"Expected a DICOM file, but {path} cannot be read ({error}). Copy it again, or remove it."
+        ) from error
+    return header
+
+
+def _describe_segmentation(path: Path, header: Any) -> _Segmentation:
+    series = [str(one.SeriesInstanceUID) for one in header.get("ReferencedSeriesSequence", ())]
+    segments = {int(one.SegmentNumber): str(one.SegmentLabel) for one in header.get("SegmentSequence", ())}
+    return _Segmentation(path, series[0] if series else "", segments)
+
+
+def _first_folder(root: Path, path: Path) -> str:
+    parts = path.relative_to(root).parts
+    return parts[0] if len(parts) > 1 else root.resolve().name
+
+
+def _name_series(root: Path, series: Sequence[_Series]) -> dict[tuple[str, str], _Series]:
+    """Return the series by (case, patient); several series in one folder are told apart by a digest of their UID."""
+    shared = [one.folder for one in series]
+    named = {}
+    for one in series:
+        parts = one.folder.relative_to(root).parts or (root.resolve().name,)
+        case = "_".join(parts)
+        if shared.count(one.folder) > 1:
+            case += "_" + sha256(one.uid.encode()).hexdigest()[:8]
+        named[NAME_PATTERN.sub("-", case), NAME_PATTERN.sub("-", parts[0])] = one
+    return named
+
+
+def _find_label(
+    case: str, series: _Series, named: Mapping[str, Path] | None, segmentations: Sequence[_Segmentation]
+) -> Path | None:
+    if named is not None:
+        found = [named[case]] if case in named else []
+    else:
+        found = [one.path for one in segmentations if one.series == series.uid]
+        found = found or sorted(series.folder.glob("*.nii*"))
+    if len(found) > 1:
+        raise DataError(
+            f"Expected one label map for the series in {series.folder} (case {case}), but got "
+            f"{' and '.join(str(one) for one in found)}. Remove the others, or give the pattern `labels`."
+        )
+    return found[0] if found else None

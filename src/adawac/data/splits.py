@@ -1,0 +1,210 @@
+"""Which samples train: the paper's subsets, folds by patient, user lists; no patient stands on two sides."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.data.cases import Array, SampleTable
+from adawac.errors import ConfigError, DataError, MissingFileError, near
+
+__all__ = [
+    "SPLITS",
+    "SUBSETS",
+    "check_leaks",
+    "fold_split",
+    "list_split",
+    "resolve_split",
+    "stratified_folds",
+    "stratified_split",
+    "subset_mask",
+]
+
+log = logging.getLogger(__name__)
+
+SPLITS = ("train", "val", "test")
+SUBSETS = ("full", "half-slice", "half-vol", "half-sparse")
+
+# The nine cases that the paper drew; elsewhere half-vol is a seeded half of the patients.
+_HALF_VOL = {"synapse": tuple(f"case{number:04d}" for number in (5, 7, 9, 10, 26, 27, 33, 34, 39))}
+_LIST_FILES = {"train": ("train.txt",), "val": ("val.txt",), "test": ("test.txt", "test_vol.txt")}
+_SLICE_NAME = re.compile(r"(?P<case>.+)_slice_?(?P<number>\d+)")
+_FOLD = re.compile(r"fold:(?P<fold>\d+)/(?P<count>\d+)")
+
+
+def check_leaks(patient: Array, split: Array) -> None:
+    """Raise a `DataError` if a patient has samples in two splits; `""` is no split."""
+    pairs = {(one, side) for one, side in zip(patient.tolist(), split.tolist(), strict=True) if side}
+    sides: dict[str, list[str]] = {}
+    for one, side in sorted(pairs):
+        sides.setdefault(one, []).append(side)
+    leaks = {one: found for one, found in sides.items() if len(found) > 1}
+    if leaks:
+        one, found = next(iter(leaks.items()))
+        raise DataError(
+            f"Expected each patient in one split, but {one!r} is in {' and '.join(found)} ({len(leaks)} such). "
+            "Move all scans of a patient to one side."
+        )
+
+
+def subset_mask(table: SampleTable, subset: str = "full", seed: int = 0) -> npt.NDArray[np.bool_]:
+    """Return which rows of a training table belong to one of the paper's subsets (Section 5.1).
+
+    Args:
+        table: All training samples; slice counts are taken from it.
+        subset: `full`; `half-slice`, even slice numbers; `half-vol`, the paper's nine Synapse cases or half of the
+            patients; `half-sparse`, the first half of each case, slice number ≤ n // 2.
+        seed: Draws the patients of `half-vol`.
+    """
+    if subset not in SUBSETS:
+        raise ConfigError(f"Expected a subset, but got {subset!r}. Near names: {near(subset, SUBSETS)}.")
+    if subset == "full":
+        return np.ones(len(table), dtype=bool)
+    if subset == "half-vol":
+        return _half_of_patients(table, seed)
+    if (table.unit != "slice").any():
+        raise ConfigError(f"Expected slices for subset {subset}, but got whole volumes. Use full or half-vol.")
+    if subset == "half-slice":
+        return np.asarray(table.slice % 2 == 0)
+    _, case, counts = np.unique(table.case, return_inverse=True, return_counts=True)
+    return np.asarray(table.slice <= counts[case] // 2)
+
+
+def _half_of_patients(table: SampleTable, seed: int) -> npt.NDArray[np.bool_]:
+    dataset = table.id[0].split("/")[0] if len(table) else ""
+    listed = np.isin(table.case, _HALF_VOL.get(dataset, ()))
+    if listed.any():
+        return listed
+    patients = np.unique(table.patient)
+    chosen = np.random.default_rng(seed).permutation(patients)[: max(1, len(patients) // 2)]
+    return np.isin(table.patient, chosen)
+
+
+def _shuffled_groups(patient: Array, group: Array, seed: int) -> list[list[str]]:
+    """Return the patients of each group, shuffled."""
+    group_of: dict[str, str] = {}
+    for one, its_group in zip(patient.tolist(), group.tolist(), strict=True):
+        if group_of.setdefault(one, its_group) != its_group:
+            raise DataError(
+                f"Expected one group per patient, but {one!r} has {group_of[one]!r} and {its_group!r}. Mend the groups."
+            )
+    generator = np.random.default_rng(seed)
+    members: dict[str, list[str]] = {}
+    for one, its_group in sorted(group_of.items()):
+        members.setdefault(its_group, []).append(one)
+    return [generator.permutation(members[its_group]).tolist() for its_group in sorted(members)]
+
+
+def stratified_folds(patient: Array, group: Array, count: int, seed: int = 0) -> dict[str, int]:
+    """Deal the patients into `count` folds so that each group is spread evenly.
+
+    Patients of a group are shuffled and dealt one by one; each group goes on where the last one stopped, so fold sizes
+    differ by one at most, in total and within each group.
+    """
+    dealt = [one for members in _shuffled_groups(patient, group, seed) for one in members]
+    if not 2 <= count <= len(dealt):
+        raise ConfigError(f"Expected 2 to {len(dealt)} folds (one patient each at least), but got {count}. Correct it.")
+    return {one: place % count for place, one in enumerate(dealt)}
+
+
+def fold_split(table: SampleTable, fold: int, count: int, seed: int = 0) -> Array:
+    """Return a split column in which fold `fold` of `count` is `val` and the others `train`; `test` stays `test`."""
+    if not 0 <= fold < count:
+        raise ConfigError(f"Expected a fold from 0 to {count - 1}, but got {fold}. Folds count from 0.")
+    test = table.split == "test"
+    folds = stratified_folds(table.patient[~test], table.group[~test], count, seed)
+    held_out = np.array([folds.get(one) == fold for one in table.patient.tolist()])
+    return np.where(test, "test", np.where(held_out, "val", "train"))
+
+
+def stratified_split(table: SampleTable, seed: int = 0, shares: Mapping[str, float] | None = None) -> Array:
+    """Return a split column drawn afresh by patient, each group divided by `shares` (70 / 10 / 20 % by default).
+
+    It stands beside the paper's ACDC split, whose test set is one pathology that training never sees.
+    """
+    shares = dict(shares or {"train": 0.7, "val": 0.1, "test": 0.2})
+    if set(shares) - set(SPLITS) or min(shares.values()) <= 0 or not np.isclose(sum(shares.values()), 1.0):
+        raise ConfigError(f"Expected shares of {', '.join(SPLITS)} that sum to 1, but got {shares}. Correct them.")
+    names, edges = list(shares), np.cumsum(list(shares.values()))[:-1]
+    side_of: dict[str, str] = {}
+    for members in _shuffled_groups(table.patient, table.group, seed):
+        places = (np.arange(len(members)) + 0.5) / len(members)
+        side_of |= {one: names[side] for one, side in zip(members, np.searchsorted(edges, places), strict=True)}
+    missing = set(names) - set(side_of.values())
+    if missing:
+        raise DataError(
+            f"Expected groups that can be divided into {', '.join(names)}, but all are too small for {missing.pop()}. "
+            "Use folds, lists, or no groups."
+        )
+    return np.array([side_of[one] for one in table.patient.tolist()])
+
+
+def list_split(table: SampleTable, lists: Mapping[str, Path | Sequence[str]]) -> Array:
+    """Return a split column from lists of patients, cases, sample ids or TransUNet's slice names.
+
+    Args:
+        table: The samples; those that no list names get `""` and are not used.
+        lists: For each split a text file, one name per line, or the names themselves.
+    """
+    split = np.full(len(table), "", dtype="<U8")
+    by_slice = {pair: row for row, pair in enumerate(zip(table.case.tolist(), table.slice.tolist(), strict=True))}
+    for side, names in lists.items():
+        if side not in SPLITS:
+            raise ConfigError(f"Expected lists for {', '.join(SPLITS)}, but got {side!r}. Rename it.")
+        where = names if isinstance(names, Path) else f"the {side} list"
+        for name in _read_list(names) if isinstance(names, Path) else names:
+            rows = np.flatnonzero((table.patient == name) | (table.case == name) | (table.id == name))
+            stem = name.removesuffix(".npz").removesuffix(".h5").removesuffix(".npy")
+            found = _SLICE_NAME.fullmatch(stem)
+            if not len(rows) and found:
+                rows = np.array([by_slice.get((found["case"], int(found["number"])), -1)])
+                rows = rows[rows >= 0]
+            if not len(rows):
+                rows = np.flatnonzero(table.case == stem)
+            if not len(rows):
+                raise DataError(
+                    f"Expected a patient, case or sample of the store in {where}, but got {name!r}. "
+                    f"Near names: {near(name, {*table.patient.tolist(), *table.case.tolist()})}."
+                )
+            taken = {str(one) for one in split[rows]} - {"", side}
+            if taken:
+                raise DataError(
+                    f"Expected {name!r} in one list, but it is in {side} and {taken.pop()}. Remove one of them."
+                )
+            split[rows] = side
+    check_leaks(table.patient, split)
+    return split
+
+
+def _read_list(path: Path) -> list[str]:
+    if not path.is_file():
+        raise MissingFileError(f"Expected a list of cases, but {path} is not there. Correct the path.")
+    lines = (line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line]
+
+
+def resolve_split(table: SampleTable, spec: str = "paper", seed: int = 0) -> SampleTable:
+    """Return the table with the split column that `spec` asks for.
+
+    Args:
+        table: A store's table.
+        spec: `paper`, the source's own (the paper's for ACDC and Synapse); `stratified`, drawn by patient and group;
+            `fold:0/5`, fold 0 of 5 as `val`; or a folder with `train.txt`, `val.txt`, `test.txt`.
+        seed: Draws `stratified` and the folds.
+    """
+    if spec == "paper":
+        return table.with_split(table.split)
+    if spec == "stratified":
+        return table.with_split(stratified_split(table, seed))
+    if found := _FOLD.fullmatch(spec):
+        return table.with_split(fold_split(table, int(found["fold"]), int(found["count"]), seed))
+    folder = Path(spec)
+    lists = {side: folder / name for side, names in _LIST_FILES.items() for name in names if (folder / name).is_file()}
+    if "train" not in lists:
+        raise ConfigError(
+            f"Expected paper, stratified, fold:K/N or a folder with train.txt, but got {spec!r}. Correct the split."
+        )
+    return table.with_split(list_split(table, lists))

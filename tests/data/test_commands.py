@@ -1,0 +1,76 @@
+"""`adawac prepare` and `adawac diagnose`, as a user types them."""
+
+import json
+
+import numpy as np
+import pytest
+from scans import make_nnunet, scan, write_nifti
+
+from adawac.cli import run
+from adawac.data.store import Store
+
+
+def test_prepare_then_diagnose(tmp_path, capsys):
+    make_nnunet(tmp_path / "scans", cases=3)
+    store = tmp_path / "store"
+    assert run(["prepare", "nifti", str(tmp_path / "scans"), str(store), "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "3 cases, 18 samples" in out
+    assert f"adawac diagnose {store}" in out
+    assert run(["diagnose", str(store), "--workers", "1", "--figure", str(tmp_path / "labels.png")]) == 0
+    out = capsys.readouterr().out
+    assert "Hint: " in out
+    assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
+    assert run(["diagnose", str(store), "--workers", "1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["summary"]["cases"] == 3
+    assert report["summary"]["training_slices"] == sum(case["slices"] for case in report["cases"])
+
+
+def test_prepare_with_patterns_and_classes(tmp_path, capsys):
+    image, label = scan(classes=4)
+    for name in ("a", "b"):
+        write_nifti(tmp_path / "scans" / name / "ct.nii.gz", image)
+        write_nifti(tmp_path / "scans" / name / "organs.nii.gz", label.astype(np.uint8))
+    words = ["prepare", "nifti", str(tmp_path / "scans"), str(tmp_path / "store"), "--workers", "1", "--json"]
+    words += ["--images", "*/ct.nii.gz", "--labels", "*/organs.nii.gz", "--axis", "2", "--modality", "CT"]
+    words += ["--classes", "background=0,3", "liver=1", "spleen=2"]
+    assert run(words) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["classes"] == ["background", "liver", "spleen"]
+    assert printed["samples_by_split"] == {"none": 12}
+    store = Store(tmp_path / "store")
+    assert store.preprocessing.window == (-125, 275)
+    assert set(np.unique(store.volume(store.cases[0]).label)) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["prepare", "nifti", "absent", "store"], "absent is not there"),
+        (["prepare", "nift", "scans", "store"], "Near names: 'nifti'"),
+        (["prepare", "nifti", "scans", "store", "--classes", "liver"], "Write it like liver=1"),
+        (["prepare", "acdc", "scans", "store", "--patient", "x"], "Expected options of source acdc"),
+        (["prepare", "nifti", "scans", "store", "--spacing", "1", "2"], "--spacing"),
+        (["diagnose", "absent"], "absent is not there"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    make_nnunet(tmp_path / "scans", cases=1)
+    assert run(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "store").exists()
+
+
+def test_diagnose_reports_faults_with_exit_code_1(tmp_path, capsys):
+    make_nnunet(tmp_path / "scans", cases=2)
+    broken = sorted((tmp_path / "scans" / "labelsTr").glob("*.nii.gz"))[0]
+    broken.write_bytes(broken.read_bytes()[:60])
+    assert run(["diagnose", str(tmp_path / "scans"), "--workers", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "Mend: " in out
+    assert broken.name in out

@@ -1,0 +1,176 @@
+"""Diagnosis: counts that can be checked by hand, every fault named, a hint that follows from the numbers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from scans import make_btcv, make_nnunet, scan, write_nifti
+
+from adawac.data.diagnose import diagnose
+from adawac.data.diagnosis_figure import draw_diagnosis
+from adawac.data.prepare import prepare
+from adawac.errors import DataError
+
+SHAPE = (12, 10, 6)
+
+
+def make(root, labels, images=None):
+    """Write an nnU-Net folder with these label maps, and noise or `images`."""
+    make_nnunet(root, cases=len(labels), shape=SHAPE)
+    for k, label in enumerate(labels):
+        write_nifti(root / "labelsTr" / f"case_{k:02d}.nii.gz", label)
+        if images is not None:
+            write_nifti(root / "imagesTr" / f"case_{k:02d}_0000.nii.gz", images[k])
+    return root
+
+
+def boxes(*slices, value=1):
+    """A label map with 6 foreground pixels in each of these slices."""
+    label = np.zeros(SHAPE, np.uint8)
+    label[2:5, 3:5, list(slices)] = value
+    return label
+
+
+def test_every_number_by_hand(tmp_path):
+    two = boxes(3, value=2)
+    two[0, 0, 3] = 1
+    report = diagnose(make(tmp_path, [boxes(1, 2, 3), two, np.zeros(SHAPE, np.uint8)]), workers=1)
+    assert [case.xi for case in report.cases] == pytest.approx([3 / 6, 1 / 6, 0])
+    assert [case.label_sparse for case in report.cases] == [3, 5, 6]
+    assert report.cases[1].class_voxels == (720 - 7, 1, 6)
+    assert report.cases[1].class_slices == (6, 1, 1)
+    assert report.cases[0].foreground == pytest.approx([0, 0.05, 0.05, 0.05, 0, 0])
+    one, other = report.classes
+    assert (one.name, other.name) == ("organ 1", "organ 2")
+    assert one.voxel_share == pytest.approx(19 / 2160)
+    assert one.foreground_share == pytest.approx(19 / 25)
+    assert one.slice_share == pytest.approx(4 / 18)
+    assert (one.cases, other.cases) == (2, 1)
+    summary = report.summary
+    assert summary["training_slices"] == 18
+    assert summary["training_label_sparse"] == 14
+    assert summary["xi"] == pytest.approx(4 / 18)
+    assert summary["xi_range"] == pytest.approx((0, 0.5))
+    assert summary["class_imbalance"] == pytest.approx(19 / 6)
+    assert summary["shape_range"] == [(12, 12), (10, 10), (6, 6)]
+    assert summary["spacing_range"] == [(1, 1)] * 3
+    assert summary["orientations"] == {"RAS": 3}
+    image = scan()[0]
+    assert report.cases[0].intensity == pytest.approx(tuple(np.percentile(image, (0, 1, 50, 99, 100))))
+    assert report.warnings == ("Case case_02 has a label map without any foreground. Check that it is the right file.",)
+    assert report.faults == ()
+    assert json.loads(json.dumps(report.to_dict()))["summary"]["training_slices"] == 18
+
+
+def test_a_threshold_counts_slices_with_little_foreground(tmp_path):
+    root = make(tmp_path, [boxes(1, 2, 3)])
+    assert diagnose(root, workers=1).cases[0].label_sparse == 3
+    assert diagnose(root, workers=1, threshold=0.05).cases[0].label_sparse == 6
+    assert diagnose(root, workers=1, axis=0).cases[0].label_sparse == 9
+
+
+def test_store_and_source_agree(tmp_path):
+    root = make(tmp_path / "in", [boxes(1, 2, 3), boxes(4)])
+    prepare("nifti", root, tmp_path / "out", workers=1)
+    source, store = diagnose(root, workers=1), diagnose(tmp_path / "out", workers=2)
+    assert store.kind == "store"
+    assert [case.xi for case in store.cases] == [case.xi for case in source.cases]
+    assert store.classes == source.classes
+    assert store.summary["intensity_range"] == pytest.approx((0, 1))
+
+
+def test_faults_are_collected_not_raised(tmp_path):
+    root = make(tmp_path, [boxes(1), boxes(1) * 9, boxes(2), boxes(3), boxes(4)])
+    write_nifti(root / "labelsTr" / "case_02.nii.gz", np.zeros((12, 10, 5), np.uint8))
+    path = root / "imagesTr" / "case_03_0000.nii.gz"
+    path.write_bytes(path.read_bytes()[:200])
+    report = diagnose(root, workers=1)
+    assert [case.id for case in report.cases] == ["case_00", "case_04"]
+    assert len(report.faults) == 3
+    assert "[9]" in report.faults[0]
+    assert "case_02.nii.gz" in report.faults[1]
+    assert "case_03_0000.nii.gz" in report.faults[2]
+
+
+def test_copies_in_training_and_test_are_found(tmp_path):
+    root = make(tmp_path, [boxes(1), boxes(2)])
+    (root / "imagesTs").mkdir()
+    shutil.copy(root / "imagesTr" / "case_01_0000.nii.gz", root / "imagesTs" / "other_0000.nii.gz")
+    report = diagnose(root, workers=1)
+    assert len(report.faults) == 1
+    assert "case_01 (train) and other (test) share 6 identical slices" in report.faults[0]
+    assert "1 cases have no label map (other" in report.warnings[0]
+    assert report.cases[2].xi is None
+
+
+def test_a_patient_on_both_sides_is_a_fault(tmp_path):
+    root = make(tmp_path, [boxes(1), boxes(2)])
+    write_nifti(root / "imagesTs" / "case_07_0000.nii.gz", scan(seed=7)[0])
+    report = diagnose(root, workers=1, source="nifti", patient="^(case)_")
+    assert "'case' is in test and train" in report.faults[0]
+
+
+def test_orientations_and_unused_classes_are_warnings(tmp_path):
+    root = make(tmp_path, [boxes(1), boxes(2)])
+    for part, array in (("imagesTr/case_01_0000", scan()[0]), ("labelsTr/case_01", boxes(2))):
+        write_nifti(root / f"{part}.nii.gz", array, np.diag([-1.0, 1, 1, 1]))
+    write_nifti(root / "imagesTr" / "case_00_0000.nii.gz", np.full(SHAPE, 7, np.int16))
+    warnings = " ".join(diagnose(root, workers=1).warnings)
+    assert "Class organ 2 occurs in no case" in warnings
+    assert "1 RAS, 1 LAS" in warnings
+    assert "case_00 has the same intensity everywhere" in warnings
+
+
+def noise_where(slices):
+    image = np.zeros(SHAPE, np.int16)
+    image[..., list(slices)] = scan()[0][..., list(slices)]
+    return image
+
+
+def test_the_hint_follows_the_numbers(tmp_path):
+    everywhere = boxes(*range(6))
+    assert diagnose(make(tmp_path / "a", [everywhere] * 2), workers=1).recommendation.method == "baseline"
+    sparse = diagnose(make(tmp_path / "b", [boxes(2, 3), boxes(1, 2, 3)]), workers=1).recommendation
+    assert sparse.method == "adawac"
+    assert "7 of 12 training slices (58.3%)" in sparse.reason
+    blank = [noise_where((2, 3))] * 2
+    trimmed = diagnose(make(tmp_path / "c", [boxes(2, 3)] * 2, blank), workers=1).recommendation
+    assert trimmed.method == "trim-train"
+    assert "8 of them show no structure" in trimmed.reason
+    empty = diagnose(make(tmp_path / "d", [boxes() * 0]), workers=1).recommendation
+    assert empty.method == "none"
+
+
+def test_only_training_cases_decide(tmp_path):
+    report = diagnose(make_btcv(tmp_path), workers=1)
+    assert report.summary["training_slices"] == 2211
+    assert report.summary["training_label_sparse"] == 931
+    assert report.summary["cases_by_split"] == {"test": 12, "train": 18}
+    assert report.recommendation.method == "adawac"
+
+
+def test_nothing_to_look_at(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no source"):
+        diagnose(tmp_path / "empty")
+
+
+def test_the_figure_draws_what_the_report_says(tmp_path):
+    report = diagnose(make(tmp_path / "in", [boxes(1, 2, 3), boxes(4)]), workers=1)
+    figure = draw_diagnosis(report)
+    per_case, along, classes, density = figure.axes
+    assert sorted(bar.get_height() for bar in per_case.patches) == pytest.approx([1 / 6, 3 / 6])
+    assert [bar.get_width() for bar in classes.patches] == pytest.approx([100 * 4 / 12, 0, 100, 0])
+    assert sum(bar.get_height() for bar in density.patches) == 12
+    assert max(along.lines[0].get_ydata()) <= 5
+    figure.savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_the_figure_of_unlabelled_scans_can_be_drawn(tmp_path):
+    root = make(tmp_path, [boxes(1)])
+    shutil.move(root / "imagesTr", root / "imagesTs")
+    report = diagnose(root, workers=1)
+    assert report.recommendation.method == "none"
+    draw_diagnosis(report).savefig(tmp_path / "figure.svg")

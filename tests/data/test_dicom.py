@@ -1,0 +1,339 @@
+"""DICOM: geometry and intensities as SimpleITK reads them, SEG onto its series, nothing of the patient kept."""
+
+import logging
+
+import nibabel as nib
+import numpy as np
+import pytest
+from scans import rotation, write_nifti
+
+from adawac.data.prepare import prepare
+from adawac.data.preprocessing import CT, MR
+from adawac.data.sources import build_source
+from adawac.data.sources.dicom_series import read_series
+from adawac.errors import DataError
+
+pydicom = pytest.importorskip("pydicom")
+
+SECRET = "DOE^JANE"
+AXIAL = np.eye(3)
+GEOMETRIES = {
+    "axial": AXIAL,
+    "sagittal": np.array([[0, 0, 1.0], [1.0, 0, 0], [0, 1.0, 0]]),
+    "oblique": rotation(17, 0) @ rotation(-8, 1) @ rotation(31, 2),
+}
+
+
+def write_series(
+    folder,
+    stored,
+    directions=AXIAL,
+    spacing=(0.7, 0.9, 2.5),
+    origin=(-31.5, 12.0, 40.0),
+    slope=1.0,
+    intercept=0.0,
+    names=None,
+    modality="CT",
+    uid=None,
+    patient=SECRET,
+    tilt=0.0,
+):
+    """Write (column, row, slice) as one file per slice; the columns of `directions` are x, y, z in LPS."""
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, MRImageStorage, generate_uid
+
+    folder.mkdir(parents=True, exist_ok=True)
+    series, study, frame = uid or generate_uid(), generate_uid(), generate_uid()
+    count = stored.shape[2]
+    paths = []
+    for k in range(count):
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID = CTImageStorage if modality == "CT" else MRImageStorage
+        meta.MediaStorageSOPInstanceUID = generate_uid()
+        meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        path = folder / (names[k] if names else f"IM{k:03d}.dcm")
+        ds = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
+        ds.SOPClassUID, ds.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
+        ds.PatientName, ds.PatientID, ds.PatientBirthDate, ds.PatientSex = patient, patient, "19500101", "F"
+        ds.StudyInstanceUID, ds.SeriesInstanceUID, ds.FrameOfReferenceUID = study, series, frame
+        ds.StudyID, ds.StudyDate, ds.StudyTime, ds.AccessionNumber, ds.ReferringPhysicianName = "1", "", "", "", ""
+        ds.Modality, ds.SeriesNumber, ds.InstanceNumber, ds.Manufacturer = modality, 1, count - k, ""
+        ds.ImageType, ds.PositionReferenceIndicator, ds.AcquisitionNumber = ["ORIGINAL", "PRIMARY", "AXIAL"], "", 1
+        ds.Rows, ds.Columns = stored.shape[1], stored.shape[0]
+        ds.SamplesPerPixel, ds.PhotometricInterpretation = 1, "MONOCHROME2"
+        ds.BitsAllocated, ds.BitsStored, ds.HighBit, ds.PixelRepresentation = 16, 16, 15, 1
+        ds.RescaleSlope, ds.RescaleIntercept = slope, intercept
+        position = np.array(origin) + directions[:, 2] * spacing[2] * k + directions[:, 1] * tilt * k
+        ds.ImagePositionPatient = [f"{value:.9g}" for value in position]
+        ds.ImageOrientationPatient = [f"{value:.9g}" for value in [*directions[:, 0], *directions[:, 1]]]
+        ds.PixelSpacing = [spacing[1], spacing[0]]
+        ds.SliceThickness = spacing[2]
+        ds.PixelData = np.ascontiguousarray(stored[:, :, k].T.astype("<i2")).tobytes()
+        ds.save_as(path, enforce_file_format=True)
+        paths.append(path)
+    return paths
+
+
+def write_seg(path, series, label, names):
+    """Write (column, row, slice) as a multi-frame DICOM SEG that leaves empty frames out."""
+    hd = pytest.importorskip("highdicom")
+    from pydicom.sr.codedict import codes
+
+    sources = [pydicom.dcmread(one) for one in series]
+    description = [
+        hd.seg.SegmentDescription(
+            segment_number=number,
+            segment_label=name,
+            segmented_property_category=codes.SCT.Organ,
+            segmented_property_type=codes.SCT.Liver,
+            algorithm_type=hd.seg.SegmentAlgorithmTypeValues.MANUAL,
+        )
+        for number, name in enumerate(names, start=1)
+    ]
+    seg = hd.seg.Segmentation(
+        source_images=sources,
+        pixel_array=np.ascontiguousarray(label.transpose(2, 1, 0)),
+        segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
+        segment_descriptions=description,
+        series_instance_uid=hd.UID(),
+        series_number=9,
+        sop_instance_uid=hd.UID(),
+        instance_number=1,
+        manufacturer="x",
+        manufacturer_model_name="x",
+        software_versions="1",
+        device_serial_number="1",
+        omit_empty_frames=True,
+    )
+    seg.save_as(path)
+
+
+def volume(shape=(7, 6, 5), seed=0):
+    generator = np.random.default_rng(seed)
+    label = np.zeros(shape, np.uint8)
+    label[1:4, 2:5, 1:3] = 1
+    label[4:6, 1:3, 2:4] = 2
+    return generator.integers(-1000, 2000, shape).astype(np.int16), label
+
+
+def sitk_volume(folder):
+    """(column, row, slice) and the affine in RAS, by SimpleITK."""
+    sitk = pytest.importorskip("SimpleITK")
+    names = sitk.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder))
+    image = sitk.ReadImage(names)
+    affine = np.eye(4)
+    directions = np.array(image.GetDirection()).reshape(3, 3)
+    affine[:3, :3], affine[:3, 3] = directions * np.array(image.GetSpacing()), image.GetOrigin()
+    return sitk.GetArrayFromImage(image).transpose(2, 1, 0), np.diag([-1.0, -1, 1, 1]) @ affine
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_series_as_simpleitk_reads_it(tmp_path, geometry, reverse):
+    stored, _ = volume()
+    names = [f"{(5 - k) if reverse else k}.dcm" for k in range(5)]
+    directions = GEOMETRIES[geometry]
+    paths = write_series(tmp_path, stored, directions, slope=1.5, intercept=-1024.0, names=names)
+    image, affine = read_series(sorted(paths))
+    expected, expected_affine = sitk_volume(tmp_path)
+    np.testing.assert_allclose(image, expected, atol=1e-3)
+    np.testing.assert_allclose(affine, expected_affine, atol=1e-5)
+    np.testing.assert_allclose(image, stored * 1.5 - 1024, atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(affine[:3, :3], axis=0), (0.7, 0.9, 2.5), rtol=1e-6)
+
+
+def test_slices_stored_from_the_top_down_are_turned_round(tmp_path):
+    stored, _ = volume()
+    down = np.diag([1.0, 1.0, -1.0])  # the position decreases along the normal of the rows and columns
+    image, affine = read_series(write_series(tmp_path, stored, down))
+    np.testing.assert_array_equal(image, stored[:, :, ::-1])
+    np.testing.assert_allclose(affine[:3, 2], (0, 0, 2.5), atol=1e-6)
+    expected, expected_affine = sitk_volume(tmp_path)
+    np.testing.assert_allclose(image, expected, atol=1e-3)
+    np.testing.assert_allclose(affine, expected_affine, atol=1e-5)
+
+
+def test_a_tilted_gantry_becomes_a_sheared_affine(tmp_path):
+    stored, _ = volume()
+    image, affine = read_series(write_series(tmp_path, stored, tilt=0.5))
+    np.testing.assert_array_equal(image, stored)
+    np.testing.assert_allclose(affine[:3, 2], (0, -0.5, 2.5), atol=1e-6)
+
+
+def test_one_slice_has_its_thickness(tmp_path):
+    stored, _ = volume((4, 3, 1))
+    image, affine = read_series(write_series(tmp_path, stored))
+    assert image.shape == (4, 3, 1)
+    np.testing.assert_allclose(np.linalg.norm(affine[:3, 2]), 2.5)
+
+
+def test_an_enhanced_multi_frame_image_is_one_volume(tmp_path):
+    pytest.importorskip("highdicom")
+    from pydicom.dataset import Dataset
+    from pydicom.uid import EnhancedMRImageStorage
+
+    stored, _ = volume()
+    single = write_series(tmp_path, stored, GEOMETRIES["oblique"], slope=2.0, intercept=-3.0)
+    expected, affine = read_series(single)
+    ds = pydicom.dcmread(single[0])
+    ds.SOPClassUID = ds.file_meta.MediaStorageSOPClassUID = EnhancedMRImageStorage
+    ds.NumberOfFrames = 5
+    ds.PixelData = b"".join(pydicom.dcmread(path).PixelData for path in single)
+    shared, orientation, measures, rescale = Dataset(), Dataset(), Dataset(), Dataset()
+    orientation.ImageOrientationPatient = ds.ImageOrientationPatient
+    measures.PixelSpacing, measures.SliceThickness = ds.PixelSpacing, ds.SliceThickness
+    rescale.RescaleSlope, rescale.RescaleIntercept, rescale.RescaleType = 2.0, -3.0, "US"
+    shared.PlaneOrientationSequence, shared.PixelMeasuresSequence = [orientation], [measures]
+    shared.PixelValueTransformationSequence = [rescale]
+    ds.SharedFunctionalGroupsSequence = [shared]
+    frames = []
+    for path in single:
+        frame, place = Dataset(), Dataset()
+        place.ImagePositionPatient = pydicom.dcmread(path).ImagePositionPatient
+        frame.PlanePositionSequence = [place]
+        frames.append(frame)
+    ds.PerFrameFunctionalGroupsSequence = frames
+    for name in ("RescaleSlope", "RescaleIntercept", "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"):
+        delattr(ds, name)
+    ds.save_as(tmp_path / "enhanced.dcm")
+    image, own = read_series([tmp_path / "enhanced.dcm"])
+    np.testing.assert_allclose(image, expected)
+    np.testing.assert_allclose(own, affine, atol=1e-5)
+
+
+def test_a_missing_slice_is_refused_and_the_gap_named(tmp_path):
+    paths = write_series(tmp_path, volume()[0])
+    paths.pop(2).unlink()
+    with pytest.raises(DataError, match=r"2\.5 mm apart, but .*IM001\.dcm and .*IM003\.dcm are 5 mm.*missing"):
+        read_series(paths)
+
+
+def test_a_slice_twice_is_refused(tmp_path):
+    paths = write_series(tmp_path / "a", volume()[0])
+    (tmp_path / "a" / "copy.dcm").write_bytes(paths[1].read_bytes())
+    with pytest.raises(DataError, match=r"IM001\.dcm and .*copy\.dcm lie at the same"):
+        read_series([*paths, tmp_path / "a" / "copy.dcm"])
+
+
+def test_a_slice_of_another_scan_is_refused(tmp_path):
+    paths = write_series(tmp_path / "a", volume()[0])
+    other = write_series(tmp_path / "b", volume((5, 6, 1))[0], origin=(-31.5, 12.0, 52.5))
+    with pytest.raises(DataError, match=r"Columns .*in .*b/IM000\.dcm"):
+        read_series([*paths, *other])
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_multi_frame_seg_lands_on_its_series(tmp_path, geometry):
+    stored, label = volume()
+    paths = write_series(tmp_path / "anna" / "ct", stored, GEOMETRIES[geometry])
+    write_seg(tmp_path / "anna" / "seg.dcm", paths, label, ["liver", "spleen"])
+    source = build_source("dicom", tmp_path)
+    (ref,) = source.cases()
+    case = source.load(ref)
+    assert case.class_names == ("background", "liver", "spleen")
+    assert (ref.patient, ref.id) == ("anna", "anna_ct")
+    np.testing.assert_array_equal(case.label, label)
+    np.testing.assert_array_equal(case.image[0], stored)
+    assert source.preprocessing == CT
+
+
+def test_segments_are_matched_by_name_over_several_files(tmp_path):
+    stored, label = volume()
+    for patient, names in (("anna", ["liver", "spleen"]), ("bert", ["spleen", "liver"])):
+        paths = write_series(tmp_path / patient / "mr", stored, modality="MR", patient=f"{patient}^")
+        write_seg(tmp_path / patient / "seg.dcm", paths, label, names)
+    source = build_source("dicom", tmp_path)
+    anna, bert = (source.load(ref).label for ref in source.cases())
+    np.testing.assert_array_equal(anna, label)
+    np.testing.assert_array_equal(bert, np.array([0, 2, 1])[label])
+    assert source.preprocessing == MR
+    by_number = build_source("dicom", tmp_path, classes={"one": 1, "two": 2})
+    np.testing.assert_array_equal(by_number.load(by_number.cases()[1]).label, label)
+
+
+def test_a_seg_on_another_grid_is_refused(tmp_path):
+    stored, label = volume()
+    paths = write_series(tmp_path / "anna" / "ct", stored)
+    other = write_series(
+        tmp_path / "other", stored, spacing=(0.5, 0.5, 2.0), uid=pydicom.dcmread(paths[0]).SeriesInstanceUID
+    )
+    write_seg(tmp_path / "anna" / "seg.dcm", other, label, ["liver", "spleen"])
+    for path in other:
+        path.unlink()
+    source = build_source("dicom", tmp_path)
+    with pytest.raises(DataError, match=r"seg\.dcm cannot be used"):
+        source.load(source.cases()[0])
+
+
+def test_nifti_labels_in_any_voxel_order(tmp_path):
+    stored, label = volume()
+    folder = tmp_path / "anna"
+    _, affine = read_series(write_series(folder, stored, GEOMETRIES["oblique"]))
+    turned = nib.Nifti1Image(label, affine).as_reoriented([[1, -1], [0, 1], [2, -1]])
+    nib.save(turned, folder / "seg.nii.gz")
+    source = build_source("dicom", tmp_path, classes={"liver": 1, "spleen": 2})
+    np.testing.assert_array_equal(source.load(source.cases()[0]).label, label)
+    (folder / "seg.nii.gz").rename(tmp_path / "label_anna.nii.gz")
+    source = build_source("dicom", tmp_path, labels="label_*.nii.gz")
+    np.testing.assert_array_equal(source.load(source.cases()[0]).label, label)
+
+
+def test_a_series_without_a_label_and_one_with_two(tmp_path):
+    write_series(tmp_path / "anna", volume()[0])
+    with pytest.raises(DataError, match=r"anna \(case anna\), but got none.*skip_unlabelled"):
+        build_source("dicom", tmp_path)
+    write_series(tmp_path / "bert", volume()[0], patient="B")
+    write_nifti(tmp_path / "bert" / "seg.nii.gz", volume()[1])
+    assert [ref.id for ref in build_source("dicom", tmp_path, skip_unlabelled=True).cases()] == ["bert"]
+    for name in "ab":
+        write_nifti(tmp_path / "anna" / f"{name}.nii.gz", volume()[1])
+    with pytest.raises(DataError, match=r"a\.nii\.gz and .*b\.nii\.gz"):
+        build_source("dicom", tmp_path)
+
+
+def test_several_series_in_one_folder_are_told_apart(tmp_path):
+    for number in range(2):
+        write_series(tmp_path / "anna", volume(seed=number)[0], names=[f"{number}_{k}.dcm" for k in range(5)])
+    with pytest.raises(DataError) as caught:
+        build_source("dicom", tmp_path)
+    assert "case anna_" in str(caught.value)
+
+
+def test_unreadable_files_are_named(tmp_path):
+    paths = write_series(tmp_path / "anna", volume()[0])
+    paths[1].write_bytes(b"not dicom")
+    with pytest.raises(DataError, match=r"IM001\.dcm cannot be read"):
+        build_source("dicom", tmp_path)
+
+
+def test_truncated_pixels_are_named(tmp_path):
+    paths = write_series(tmp_path / "anna", volume()[0])
+    paths[3].write_bytes(paths[3].read_bytes()[:-40])
+    with pytest.raises(DataError, match=r"IM003\.dcm"):
+        read_series(paths)
+
+
+def test_one_patient_in_two_folders_is_pointed_out_without_the_name(tmp_path, caplog):
+    for folder in ("scan1", "scan2"):
+        write_nifti(tmp_path / folder / "seg.nii.gz", volume()[1])
+        write_series(tmp_path / folder, volume()[0])
+    with caplog.at_level(logging.WARNING):
+        build_source("dicom", tmp_path)
+    assert "1 patient identifiers occur in several folders" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_nothing_of_the_patient_reaches_the_store(tmp_path):
+    stored, label = volume()
+    for name in ("anna", "bert"):
+        paths = write_series(tmp_path / "in" / name / "ct", stored, patient=SECRET)
+        write_seg(tmp_path / "in" / name / "seg.dcm", paths, label, ["liver", "spleen"])
+    uids = [str(pydicom.dcmread(paths[0])[tag].value) for tag in ("SeriesInstanceUID", "StudyInstanceUID")]
+    store = prepare("dicom", tmp_path / "in", tmp_path / "out", workers=1)
+    store.export_nifti("anna_ct", tmp_path / "out" / "anna.nii")
+    for path in (tmp_path / "out").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            for secret in (SECRET, "19500101", *uids):
+                assert secret.encode() not in content, path
+    np.testing.assert_array_equal(np.asarray(nib.load(tmp_path / "out" / "anna.nii").dataobj), label)

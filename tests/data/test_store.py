@@ -1,0 +1,141 @@
+"""The store: what goes in comes out, on the source's own grid."""
+
+import json
+import pickle
+
+import nibabel as nib
+import numpy as np
+import pytest
+from scans import AFFINES, make_nnunet, scan, write_nifti
+
+from adawac.data.prepare import prepare
+from adawac.data.store import Store
+from adawac.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    root = tmp_path_factory.mktemp("store")
+    return prepare("nifti", make_nnunet(root / "in", cases=3), root / "out", workers=1)
+
+
+@pytest.mark.parametrize("name", AFFINES)
+@pytest.mark.parametrize("orientation", [None, "RAS", "PIL"])
+def test_nifti_in_and_out_keeps_affine_and_label_bit_for_bit(tmp_path, name, orientation):
+    root = make_nnunet(tmp_path / "in", cases=1, affine=AFFINES[name])
+    store = prepare("nifti", root, tmp_path / "out", workers=1, orientation=orientation)
+    store.export_nifti("case_00", tmp_path / "label.nii.gz")
+    written, original = nib.load(tmp_path / "label.nii.gz"), nib.load(root / "labelsTr" / "case_00.nii.gz")
+    np.testing.assert_array_equal(written.affine, original.affine)
+    assert written.get_data_dtype() == original.get_data_dtype()
+    assert np.asarray(written.dataobj).tobytes() == np.asarray(original.dataobj).tobytes()
+    if orientation:
+        volume = store.volume("case_00")
+        assert "".join(nib.aff2axcodes(volume.affine)) == orientation
+        # The same voxel at the same place in the world.
+        place = np.linalg.inv(original.affine) @ volume.affine @ [1, 2, 3, 1]
+        np.testing.assert_allclose(place, np.round(place), atol=1e-4)
+        assert volume.label[1, 2, 3] == scan()[1][tuple(np.round(place).astype(int)[:3])]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint16, np.int32, np.int64, ">i2"])
+def test_label_values_and_type_come_back(tmp_path, dtype):
+    root = make_nnunet(tmp_path / "in", cases=1)
+    label = np.array([0, 7, 101])[scan()[1]].astype(dtype)
+    write_nifti(root / "labelsTr" / "case_00.nii.gz", label)
+    store = prepare("nifti", root, tmp_path / "out", classes={"a": 101, "b": 7}, workers=1)
+    np.testing.assert_array_equal(store.volume("case_00").label, np.array([0, 2, 1])[scan()[1]])
+    store.export_nifti("case_00", tmp_path / "label.nii")
+    written = nib.load(tmp_path / "label.nii")
+    np.testing.assert_array_equal(np.asarray(written.dataobj), label)
+    assert written.get_data_dtype() == np.dtype(dtype).newbyteorder("=")
+
+
+@pytest.mark.parametrize("orientation", [None, "LPS"])
+def test_resampled_scans_keep_their_native_label(tmp_path, orientation):
+    affine = AFFINES["oblique and flipped"]
+    root = make_nnunet(tmp_path / "in", cases=1, affine=affine, shape=(12, 10, 6))
+    options = {"orientation": orientation, "spacing": (1.6, 0, 2.0), "workers": 1}
+    store = prepare("nifti", root, tmp_path / "out", **options)
+    volume = store.volume("case_00")
+    np.testing.assert_allclose(volume.spacing, (1.6, 1.1, 2.0), rtol=1e-6)
+    np.testing.assert_allclose(nib.affines.voxel_sizes(volume.affine), volume.spacing, rtol=1e-6)
+    assert volume.shape == (6, 10, 12)
+    # Both grids have the same centre.
+    centres = [a @ [*((np.array(s) - 1) / 2), 1] for a, s in ((volume.affine, volume.shape), (affine, (12, 10, 6)))]
+    np.testing.assert_allclose(*centres, atol=1e-4)
+    store.export_nifti("case_00", tmp_path / "label.nii.gz")
+    np.testing.assert_array_equal(np.asarray(nib.load(tmp_path / "label.nii.gz").dataobj), scan()[1])
+    assert store.table.id[0].split("/")[3] == f"{orientation or ''}2@2mm"
+
+
+def test_a_prediction_goes_back_to_the_native_grid(tmp_path):
+    affine = AFFINES["permuted"]
+    root = make_nnunet(tmp_path / "in", cases=1, affine=affine, shape=(16, 12, 8))
+    label = np.zeros((16, 12, 8), np.uint8)
+    label[3:13, 4:9, 2:7] = 2
+    write_nifti(root / "labelsTr" / "case_00.nii.gz", label, affine)
+    store = prepare("nifti", root, tmp_path / "out", workers=1, orientation="RAS", spacing=(0.5, 0.4, 0.3))
+    prediction = store.volume("case_00").label
+    assert np.mean(store.native_label("case_00", prediction) == label) > 0.99
+    with pytest.raises(DataError, match="fills"):
+        Store(prepare("nifti", root, tmp_path / "plain", workers=1).path).native_label("case_00", prediction)
+
+
+def test_samples_are_views_of_the_memory_map(store):
+    samples = store.samples("train")
+    image, label = samples[7]
+    assert not image.flags.owndata
+    assert not image.flags.writeable
+    volume = store.volume("case_01")
+    np.testing.assert_array_equal(image, volume.image[..., 1])
+    np.testing.assert_array_equal(label, volume.label[..., 1])
+    assert samples.ids[7] == "Small/case_01/case_01/2/1"
+    assert samples.table.slice[7] == samples.table.position[7] == 1
+    assert len(samples[2:5]) == 3
+    with pytest.raises(IndexError):
+        samples[len(samples)]
+
+
+def test_the_table_says_what_the_labels_hold(store):
+    for row, (_, label) in enumerate(store.samples(split=None)):
+        share = np.bincount(label.ravel(), minlength=3) / label.size
+        np.testing.assert_array_equal(store.table.fraction[row], share)
+    assert store.table.label_sparse.tolist() == ([True] + [False] * 4 + [True]) * 3
+    assert set(map(tuple, store.table.shape.tolist())) == {(12, 10)}
+
+
+def test_a_store_travels_to_another_process_without_its_maps(store):
+    store.samples("train")[0]
+    copy = pickle.loads(pickle.dumps(store.samples("train")))
+    assert not copy.store._maps
+    np.testing.assert_array_equal(copy[4][0], store.samples("train")[4][0])
+
+
+def test_maps_are_closed_when_there_are_too_many(store, monkeypatch):
+    from adawac.data import store as module
+
+    monkeypatch.setattr(module, "_MAX_MAPS", 2)
+    fresh = Store(store.path)
+    for row in range(len(fresh.table)):
+        fresh.samples(split=None)[row]
+        assert len(fresh._maps) <= 2
+
+
+def test_wrong_names_are_answered(store):
+    with pytest.raises(DataError, match="'case_01'"):
+        store.volume("case_1")
+    with pytest.raises(DataError, match=r"split 'val'.*\['train'\]"):
+        store.samples("val")
+    with pytest.raises(ConfigError, match="subset"):
+        store.samples("train", "third")
+    assert [case.id for case in store.volumes("train")] == ["case_00", "case_01", "case_02"]
+    assert "3 cases, 18 samples" in repr(store)
+
+
+def test_a_store_of_another_version_is_refused(tmp_path):
+    root = prepare("nifti", make_nnunet(tmp_path / "in", cases=1), tmp_path / "out", workers=1).path
+    info = json.loads((root / "store.json").read_text())
+    (root / "store.json").write_text(json.dumps({**info, "format_version": 99}))
+    with pytest.raises(DataError, match="format version 1, but got 99"):
+        Store(root)
