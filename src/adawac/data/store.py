@@ -139,14 +139,18 @@ class Store:
             position: The table's `position`.
             size: Read the resized copy of this size instead of the native slice; it must have been prepared.
         """
+        images, labels = self.stack(case, size)
+        return images[position], None if labels is None else labels[position]
+
+    def stack(self, case: str, size: tuple[int, int] | None = None) -> tuple[Array, Array | None]:
+        """Return all samples of a case as (images (P, C, H, W), labels (P, H, W) or None); see `read`."""
         suffix = "" if size is None else f"_{size[0]}x{size[1]}"
-        image = self._map(case, f"image{suffix}.npy")
-        if image is None:
+        images = self._map(case, f"image{suffix}.npy")
+        if images is None:
             raise MissingFileError(
                 f"Expected case {case} at size {size} in {self.path}, but got none. Prepare it with `size`."
             )
-        label = self._map(case, f"label{suffix}.npy")
-        return image[position], None if label is None else label[position]
+        return images, self._map(case, f"label{suffix}.npy")
 
     def samples(
         self,

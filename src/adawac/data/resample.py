@@ -1,0 +1,264 @@
+"""Images of different sizes in one buffer, read through affine maps into a batch of one size.
+
+A batch often holds slices of several native sizes (ACDC has 29), and torch's own `grid_sample` wants one. So images lie
+end to end in a flat buffer, `Ragged`, and `warp` computes for every output pixel where in that buffer its neighbours
+are. That is plain indexing: one code for 2D and 3D, for the CPU and for a GPU, without a host synchronisation (a CUDA
+graph can capture it), and a map that only permutes pixels copies them bit for bit.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from adawac.errors import ShapeError
+
+__all__ = ["Interpolation", "Ragged", "warp"]
+
+Interpolation = Literal["nearest", "bilinear", "cubic"]
+Taps = list[tuple[Tensor, Tensor | None]]  # along one axis: (where a neighbour is, its weight or None for 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ragged:
+    """Images of different sizes, each (C, *S) in row-major order, end to end in one buffer.
+
+    Attributes:
+        values: (total,) all pixels.
+        offsets: (n,) where each image starts.
+        shapes: (n, d) each image's size, without channels.
+        channels: C, the same for all.
+    """
+
+    values: Shaped[Tensor, " total"]
+    offsets: Int[Tensor, " n"]
+    shapes: Int[Tensor, "n d"]
+    channels: int = 1
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[Any]) -> "Ragged":
+        """Lay arrays (C, *S) of equal C, d and type end to end, as a copy."""
+        parts = [np.asarray(one) for one in arrays]
+        kinds = {(one.shape[0], one.ndim, str(one.dtype)) for one in parts}
+        if len(kinds) != 1:
+            raise ShapeError(
+                "Expected images of one channel count, dimension and type, but got (C, dimension, type) = "
+                f"{sorted(kinds)}. Convert them before they are put together."
+            )
+        sizes = torch.tensor([one.size for one in parts])
+        return cls(
+            values=torch.from_numpy(np.concatenate([one.ravel() for one in parts])),
+            offsets=sizes.cumsum(0) - sizes,
+            shapes=torch.tensor([one.shape[1:] for one in parts]),
+            channels=parts[0].shape[0],
+        )
+
+    @classmethod
+    def empty(
+        cls, shapes: Int[Tensor, "n d"], *, channels: int, dtype: torch.dtype, device: torch.device | str
+    ) -> "Ragged":
+        """Make room for images of the given shapes, to be filled."""
+        sizes = shapes.prod(1) * channels
+        return cls(
+            values=torch.empty(int(sizes.sum()), dtype=dtype, device=device),
+            offsets=(sizes.cumsum(0) - sizes).to(device),
+            shapes=shapes.to(device),
+            channels=channels,
+        )
+
+    @classmethod
+    def from_batch(cls, batch: Shaped[Tensor, "B C *S"]) -> "Ragged":
+        """Take a batch of one size as it is, without a copy where it is contiguous."""
+        size, device = batch[0].numel(), batch.device
+        return cls(
+            values=batch.reshape(-1),
+            offsets=torch.arange(len(batch), device=device) * size,
+            shapes=torch.stack([torch.full((len(batch),), side, device=device) for side in batch.shape[2:]], 1),
+            channels=batch.shape[1],
+        )
+
+    def select(self, rows: Int[Tensor, " B"]) -> "Ragged":
+        """Return the images in `rows`; the buffer is shared."""
+        return replace(self, offsets=self.offsets[rows], shapes=self.shapes[rows])
+
+    def to(self, device: torch.device | str) -> "Ragged":
+        """Return the same images on `device`; the host does not wait where they lie in pinned memory."""
+        return self._each(lambda one: one.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "Ragged":
+        """Return the same images in pinned memory; `DataLoader` calls this."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Ragged":
+        return replace(self, values=change(self.values), offsets=change(self.offsets), shapes=change(self.shapes))
+
+
+def warp(
+    images: Ragged | Tensor,
+    labels: Ragged | Tensor | None,
+    theta: Float[Tensor, "B d d+1"],
+    size: Sequence[int],
+    interpolation: Interpolation = "bilinear",
+) -> tuple[Float[Tensor, "B C *S"], Int[Tensor, "B *S"] | None]:
+    """Read images and labels through affine maps into batches of one size, on the device they are on.
+
+    The output shows at u what the input has at `theta @ [u, 1]`; coordinates are those of `F.affine_grid` with
+    `align_corners=False`, that is -1 and 1 at the outer edges of the first and last pixel, in the order (x, y[, z]). As
+    both sides are normalised, the identity is the plain resize. Within the input's edges the border pixels go on
+    (as in `F.interpolate`); beyond them the output is 0.
+
+    Args:
+        images: `Ragged`, or (B, C, *S).
+        labels: `Ragged` with one channel and the images' shapes, or (B, *S), or None.
+        theta: The maps.
+        size: Size of the output.
+        interpolation: For the images; labels are always read by nearest neighbour.
+
+    Returns:
+        Images in their type (float32 if that is an integer), and labels as int64.
+    """
+    images = images if isinstance(images, Ragged) else Ragged.from_batch(images)
+    if isinstance(labels, Tensor):
+        labels = Ragged.from_batch(labels.unsqueeze(1))
+    _check(images, labels, theta, size)
+    if images.values.device.type != "cpu":
+        x, y = _warp(images, labels, theta, size, interpolation)
+        return x.to(_float(x.dtype)), None if y is None else y.long()
+    # One image at a time stays in the processor's cache, which is several times faster than the whole batch.
+    x = images.values.new_empty((len(images), images.channels, *size), dtype=_float(images.values.dtype))
+    y = None if labels is None else labels.values.new_empty((len(images), *size), dtype=torch.int64)
+    for row in range(len(images)):
+        image, label = _warp(
+            _alone(images, row), labels and _alone(labels, row), theta[row : row + 1], size, interpolation
+        )
+        x[row] = image[0]
+        if y is not None and label is not None:
+            y[row] = label[0]
+    return x, y
+
+
+def _float(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.is_floating_point else torch.float32
+
+
+def _check(images: Ragged, labels: Ragged | None, theta: Tensor, size: Sequence[int]) -> None:
+    dims = images.shapes.shape[1]
+    if tuple(theta.shape) != (len(images), dims, dims + 1) or len(size) != dims:
+        raise ShapeError(
+            f"Expected maps of shape {(len(images), dims, dims + 1)} and a size of {dims} numbers for {len(images)} "
+            f"images in {dims}D, but got {tuple(theta.shape)} and {tuple(size)}. Give one map per image."
+        )
+    if labels is not None and (labels.channels != 1 or labels.shapes.shape != images.shapes.shape):
+        raise ShapeError(
+            f"Expected one label map per image, but got {len(labels)} with {labels.channels} channels in "
+            f"{labels.shapes.shape[1]}D for {len(images)} images in {dims}D. Give class indices of shape (B, *S)."
+        )
+
+
+def _alone(images: Ragged, row: int) -> Ragged:
+    """Return one image with a buffer that holds it alone."""
+    shape = images.shapes[row : row + 1]
+    values = images.values.narrow(0, int(images.offsets[row]), images.channels * int(shape.prod()))
+    return replace(images, values=values, offsets=torch.zeros(1, dtype=torch.int32), shapes=shape)
+
+
+def _warp(
+    images: Ragged, labels: Ragged | None, theta: Tensor, size: Sequence[int], interpolation: Interpolation
+) -> tuple[Tensor, Tensor | None]:
+    # One image on the CPU may look at its own map and size: plain numbers are faster there than tensors of one element.
+    alone = len(images) == 1 and theta.device.type == "cpu"
+    sides = images.shapes[0].tolist() if alone else [_column(one, len(size)) for one in images.shapes.int().unbind(1)]
+    places, outside = _places(images.shapes, theta, size, alone)
+    x = _read(images, sides, places, interpolation).masked_fill_(outside, 0)
+    y = None if labels is None else _read(labels, sides, places, "nearest").masked_fill_(outside, 0).squeeze(1)
+    return x, y
+
+
+def _places(shapes: Tensor, theta: Tensor, size: Sequence[int], alone: bool) -> tuple[list[Tensor], Tensor]:
+    """Return where every output pixel lies in the input, in pixels along each axis, and whether that is outside.
+
+    It is computed from the centre in pixels: there a quarter turn or a flip onto the same size has no rounding error.
+    """
+    dims = len(size)
+    shapes = shapes.to(theta.dtype)
+    centred = [
+        (torch.arange(side, device=theta.device, dtype=theta.dtype) - (side - 1) / 2).view(-1, *[1] * (dims - axis - 1))
+        for axis, side in enumerate(size)
+    ]
+    linear, shift = theta[:, :, :-1].flip(1, 2), theta[:, :, -1].flip(1)  # from (x, y, z) to the axes' order
+    known = linear[0].tolist() if alone else None  # a resize or a quarter turn needs one row and one column of places
+    places, beyond = [], []
+    for axis in range(dims):
+        half = shapes[:, axis] / 2
+        place = _column(shift[:, axis] * half, dims)
+        for other in reversed(range(dims)):  # rows before planes: the large sum comes last
+            if known is None or known[axis][other]:
+                factor = linear[:, axis, other] * (shapes[:, axis] / size[other])
+                place = place + _column(factor, dims) * centred[other]
+        beyond.append(place.abs() > (float(half) if alone else _column(half, dims)))
+        places.append(place.add_(_column(half - 0.5, dims)))
+    return places, functools.reduce(torch.logical_or, beyond)
+
+
+def _column(values: Tensor, dims: int) -> Tensor:
+    """Return (B,) values as (B, 1, 1, …) for images with channels in `dims` dimensions."""
+    return values.view(-1, *[1] * (dims + 1))
+
+
+def _read(images: Ragged, sides: list[Any], places: list[Tensor], interpolation: Interpolation) -> Tensor:
+    """Return (B, C, *S): the weighted sum over each output pixel's neighbours."""
+    dims = len(places)
+    stride: Any = 1
+    taps: list[Taps] = []
+    for side, place in zip(reversed(sides), reversed(places), strict=True):
+        taps.insert(0, _taps(place, side - 1, stride, interpolation))
+        stride = stride * side
+    channel = torch.arange(images.channels, device=images.offsets.device, dtype=torch.int32).view(-1, *[1] * dims)
+    return _sum(images.values, _column(images.offsets, dims) + stride * channel, taps)
+
+
+def _taps(place: Tensor, last: Any, stride: Any, interpolation: Interpolation) -> Taps:
+    """Return the neighbours along one axis; those beyond the edge are the border pixel."""
+    if interpolation == "nearest":
+        return [(_limited(place + 0.5, last).to(torch.int32) * stride, None)]
+    place = _limited(place, last)
+    below = place.floor()
+    if interpolation == "bilinear":
+        below = _limited(below, last - 1)  # at the last pixel, the upper neighbour has all the weight
+        t = place - below
+        index = below.to(torch.int32) * stride
+        return [(index, 1 - t), (index + stride * (last > 0), t)]
+    # Keys' cubic, a = -1/2: exact for polynomials of degree two.
+    t = place - below
+    u = 1 - t
+    weights = [-0.5 * t * u * u, 1 + t * t * (1.5 * t - 2.5), 1 + u * u * (1.5 * u - 2.5), -0.5 * u * t * t]
+    index = below.to(torch.int32) - 1
+    return [(_limited(index + k, last) * stride, weight) for k, weight in enumerate(weights)]
+
+
+def _limited(values: Tensor, last: Any) -> Tensor:
+    """Return `values` within 0 and `last`, a number or a tensor; 0 if that is negative."""
+    if isinstance(last, Tensor):
+        return values.minimum(last.to(values.dtype)).clamp_(min=0)
+    return values.clamp(0, max(last, 0))
+
+
+def _sum(values: Tensor, index: Tensor, taps: list[Taps]) -> Tensor:
+    """Add up the neighbours along the first axis of `taps`, each of them summed along the axes after it."""
+    if not taps:
+        return values.index_select(0, index.flatten()).view(index.shape)
+    total: Tensor | None = None
+    for place, weight in taps[0]:
+        part = _sum(values, index + place, taps[1:])
+        part = part if weight is None else part * weight
+        total = part if total is None else total + part
+    assert total is not None
+    return total

@@ -1,0 +1,348 @@
+"""A₁ and A₂: random views of a sample as affine maps.
+
+**What a view is.** A map theta (d, d+1) in the convention of `F.affine_grid` with `align_corners=False`: the view shows
+at u what the image has at `theta @ [u, 1]`, where u runs from -1 to 1 across the whole image, whatever its size. A
+resize leaves such coordinates as they are, so one theta says two things at once: which native pixel a view's pixel is
+read from (the image is resampled once, from the native slice), and where in the *resized untransformed image* it lies.
+The latter is the frame of the network's input and of every latent grid that covers it, so the criterion's `aligned`
+option inverts just this map.
+
+**A rotation stays a rotation.** A turn by an angle is a rotation in pixels, or in millimetres where the spacing is
+known. In normalised coordinates of a slice that is not square it is E⁻¹RE, with E the slice's width and height: not
+orthogonal, but the slice, seen in its own aspect, is rotated and not sheared. A quarter turn moves the canvas with the
+content, as `np.rot90` does: nothing is cut off, and theta is a signed permutation.
+
+**Resizing.** Pixels are areas here: the corners of the image are the outer edges of its pixels (torch's default). The
+released code's resize has the corners at the centres of the corner pixels; only `mode="released"` keeps that (see
+`adawac.data.released`).
+
+**Randomness.** A view is a function of (seed, epoch, sample, view) and of nothing else (see `adawac.data.randomness`).
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from adawac.data.randomness import Word, random_bits
+from adawac.data.resample import Interpolation, Ragged, warp
+from adawac.errors import ConfigError, ShapeError
+
+__all__ = [
+    "IDENTITY",
+    "PairDataset",
+    "ViewBatch",
+    "ViewConfig",
+    "ViewDraws",
+    "make_views",
+    "sample_views",
+]
+
+Mode = Literal["affine", "released"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewConfig:
+    """The distribution of views; the defaults are the paper's.
+
+    Attributes:
+        turn: Probability of a turn by k·90° (k = 0..3) followed by a flip along one random axis.
+        rotate: Probability of a rotation by a small angle where there is no such turn.
+        max_angle: A small angle is an integer of degrees in [-max_angle, max_angle).
+        scale: Enlarge by a factor in [1 - scale, 1 + scale].
+        shift: Move by up to this fraction of the image's size along each in-plane axis.
+        gamma: Raise intensities, scaled to the image's own range, to a power in [1/(1 + gamma), 1 + gamma].
+        noise: Add normal noise with a standard deviation in [0, noise].
+        interpolation: For images: `bilinear` or `cubic`. Labels are read by nearest neighbour.
+        mode: `affine`, or `released` for the released code's own transform with SciPy's numbers, on the CPU.
+    """
+
+    turn: float = 0.5
+    rotate: float = 1.0
+    max_angle: int = 20
+    scale: float = 0.0
+    shift: float = 0.0
+    gamma: float = 0.0
+    noise: float = 0.0
+    interpolation: Interpolation = "bilinear"
+    mode: Mode = "affine"
+
+    def __post_init__(self) -> None:
+        limits = {
+            "turn": 1.0,
+            "rotate": 1.0,
+            "max_angle": 180,
+            "scale": 0.95,
+            "shift": 1.0,
+            "gamma": 100.0,
+            "noise": np.inf,
+        }
+        for name, limit in limits.items():
+            if not 0 <= getattr(self, name) <= limit:
+                raise ConfigError(f"Expected views.{name} in [0, {limit}], but got {getattr(self, name)}. Correct it.")
+        for name, kind in (("interpolation", Interpolation), ("mode", Mode)):
+            if getattr(self, name) not in get_args(kind):
+                raise ConfigError(
+                    f"Expected views.{name} to be one of {get_args(kind)}, but got {getattr(self, name)!r}. Correct it."
+                )
+        extras = [name for name in ("scale", "shift", "gamma", "noise") if getattr(self, name)]
+        if self.mode == "released" and extras:
+            raise ConfigError(
+                f"Expected the released code's transform alone, but got {extras} with mode 'released'. "
+                "Use mode 'affine'."
+            )
+
+
+#: No augmentation: a view is the resized image.
+IDENTITY = ViewConfig(turn=0.0, rotate=0.0)
+
+
+class ViewBatch(TypedDict):
+    """The views of a batch: a tuple entry per view."""
+
+    images: tuple[Float[Tensor, "B C *S"], ...]
+    labels: tuple[Int[Tensor, "B *S"], ...]
+    views: tuple[Float[Tensor, "B d d+1"], ...]
+
+
+# -- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+class ViewDraws(NamedTuple):
+    """What was drawn for a batch of views, one entry per sample.
+
+    Attributes:
+        turns: k of the turn by k·90°.
+        flip: Array axis of the flip, or -1.
+        angle: Degrees of the small rotation.
+        zoom: Enlargement.
+        shift: (B, 2) movement along x and y as a fraction of the image's size.
+        power: Exponent for the intensities.
+        sigma: Standard deviation of the noise.
+        key: What the noise is derived from.
+    """
+
+    turns: Int[Tensor, " B"]
+    flip: Int[Tensor, " B"]
+    angle: Int[Tensor, " B"]
+    zoom: Float[Tensor, " B"]
+    shift: Float[Tensor, "B 2"]
+    power: Float[Tensor, " B"]
+    sigma: Float[Tensor, " B"]
+    key: Int[Tensor, " B"]
+
+    def theta(self, extent: Float[Tensor, "B d"]) -> Float[Tensor, "B d d+1"]:
+        """Return the maps from a view to the resized untransformed image.
+
+        Args:
+            extent: Height and width ([depth,] height, width in 3D) of each native image, in pixels or in millimetres.
+                In 3D the rotations are about the first axis.
+        """
+        dims = extent.shape[1]
+        aspect = torch.where(self.flip >= 0, 1.0, extent[:, -2] / extent[:, -1])  # a turn moves the canvas too
+        cosine, sine = (self._degrees(offset) for offset in (0, -90))
+        theta = torch.zeros(len(extent), dims, dims + 1, device=extent.device)
+        theta[:, 0, 0] = theta[:, 1, 1] = cosine
+        theta[:, 0, 1] = -sine * aspect
+        theta[:, 1, 0] = sine / aspect
+        if dims == 3:
+            theta[:, 2, 2] = 1
+        theta = theta / self.zoom[:, None, None]
+        for axis in range(dims):
+            theta[:, :, dims - 1 - axis] *= torch.where(self.flip == axis, -1.0, 1.0)[:, None]
+        theta[:, :2, dims] = 2 * self.shift
+        return theta
+
+    def _degrees(self, offset: int) -> Tensor:
+        return _cosines(self.angle.device)[(90 * self.turns + self.angle + offset) % 360]
+
+
+@functools.cache
+def _cosines(device: torch.device) -> Tensor:
+    """Return the cosine of each degree: one table, so that devices agree, and exact at right angles."""
+    return torch.from_numpy(np.cos(np.deg2rad(np.arange(360))).round(12).astype(np.float32)).to(device)
+
+
+def sample_views(
+    config: ViewConfig, seed: int, epoch: Word, sample: Int[Tensor, " B"], view: Word, dims: int = 2
+) -> ViewDraws:
+    """Draw a view of each sample: a function of (seed, epoch, sample, view) alone.
+
+    Args:
+        config: The distribution.
+        seed: The run's seed.
+        epoch: A number, or a tensor of one element on the samples' device (for a captured CUDA graph).
+        sample: An integer that names each sample: its row, or its `sample_keys`.
+        view: 0 for A₁, 1 for A₂; or one such number per sample.
+        dims: 2 or 3.
+    """
+    key = random_bits(sample, seed, epoch, view)
+    counter = torch.arange(10, device=sample.device)[:, None]
+    bits = (random_bits(key[None], counter) >> 40) & 0xFFFFFF  # 24 bits: a float32 holds them exactly
+    uniform = bits.float() / (1 << 24)
+
+    def integer(row: int, low: int, count: int) -> Tensor:
+        return low + ((bits[row] * count) >> 24)
+
+    turned = uniform[0] < config.turn
+    rotated = ~turned & (uniform[1] < config.rotate)
+    return ViewDraws(
+        turns=torch.where(turned, integer(2, 0, 4), 0),
+        flip=torch.where(turned, integer(3, 0, dims), -1),
+        angle=torch.where(rotated, integer(4, -config.max_angle, 2 * config.max_angle), 0),
+        zoom=1 + config.scale * (2 * uniform[5] - 1),
+        shift=config.shift * (2 * uniform[6:8].T - 1),
+        power=(1 + config.gamma) ** (2 * uniform[8] - 1),
+        sigma=config.noise * uniform[9],
+        key=key,
+    )
+
+
+# -- images -----------------------------------------------------------------------------------------------------------
+
+
+def make_views(
+    images: Ragged,
+    labels: Ragged,
+    *,
+    config: ViewConfig,
+    seed: int,
+    epoch: Word,
+    sample: Int[Tensor, " B"],
+    size: Sequence[int],
+    extent: Float[Tensor, "B d"] | None = None,
+    num_views: int = 2,
+) -> ViewBatch:
+    """Return views of a batch, made on the device that it is on.
+
+    Args:
+        images: B native images.
+        labels: Their label maps, one channel.
+        config: The distribution of views.
+        seed: The run's seed.
+        epoch: The epoch, see `sample_views`.
+        sample: An integer that names each sample.
+        size: Size of the network's input.
+        extent: Physical size of each image; its size in pixels where that is not known.
+        num_views: 2 for A₁ and A₂, 1 for A₁ alone.
+    """
+    count, dims = len(images), len(size)
+    rows = torch.arange(count, device=sample.device).repeat(num_views)
+    view = torch.arange(num_views, device=sample.device).repeat_interleave(count)
+    draws = sample_views(config, seed, epoch, sample[rows], view, dims)
+    if config.mode == "released":
+        from adawac.data.released import transform
+
+        x, y, theta = transform(images.select(rows), labels.select(rows), draws, size)
+    else:
+        theta = draws.theta((images.shapes if extent is None else extent).float()[rows])
+        x, read = warp(images.select(rows), labels.select(rows), theta, size, config.interpolation)
+        assert read is not None  # labels were given
+        x, y = _adjust(x, draws, config), read
+    return ViewBatch(images=x.chunk(num_views), labels=y.chunk(num_views), views=theta.chunk(num_views))
+
+
+def _adjust(x: Tensor, draws: ViewDraws, config: ViewConfig) -> Tensor:
+    """Change intensities: gamma, then noise."""
+
+    def column(values: Tensor) -> Tensor:
+        return values.view(-1, *[1] * (x.ndim - 1))
+
+    if config.gamma:
+        axes = tuple(range(1, x.ndim))
+        low, high = x.amin(axes, keepdim=True), x.amax(axes, keepdim=True)
+        span = (high - low).clamp(min=torch.finfo(x.dtype).tiny)
+        x = ((x - low) / span) ** column(draws.power) * span + low
+    if config.noise:
+        bits = random_bits(column(draws.key) + torch.arange(x[0].numel(), device=x.device).view(x[0].shape), 1, 1)
+        radius = (((bits & 0xFFFFFF) + 1).to(x.dtype) / (1 << 24)).log().mul(-2).sqrt()
+        phase = ((bits >> 40) & 0xFFFFFF).to(x.dtype) * (2 * torch.pi / (1 << 24))
+        x = x + column(draws.sigma) * radius * phase.cos()  # Box and Muller
+    return x
+
+
+class PairDataset(Dataset[dict[str, Any]]):
+    """Two random views of each item of any map-style dataset of (image, label), with the item's row.
+
+    An item is `{"images": (x1, x2), "labels": (y1, y2), "index": i, "views": (theta1, theta2)}`; torch's default
+    collate makes batches of them that go straight into the criterion. Images are (C, *S) or (*S), labels (*S), in 2D or
+    3D; a dataset of `{"image": …, "label": …}` will do as well.
+
+    Views are a function of (seed, epoch, row, view). Call `set_epoch` before each epoch, as for a `DistributedSampler`;
+    it reaches persistent workers too. If it is never called, every item counts how often it was read, so views differ
+    from epoch to epoch all the same, but a resumed run does not continue them.
+
+    Args:
+        dataset: The dataset.
+        size: Size of the views; each item's own by default.
+        seed: Seed of the views.
+        config: The distribution of views.
+        spacing: Size of a pixel along each axis, if not the same for all.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        size: Sequence[int] | None = None,
+        seed: int = 0,
+        config: ViewConfig | None = None,
+        spacing: Sequence[float] | None = None,
+    ):
+        self.dataset, self.size, self.seed = dataset, size, seed
+        self.config = config or ViewConfig()
+        self.spacing = spacing
+        self._epoch = torch.full((1,), -1).share_memory_()
+        self._reads = torch.zeros(len(dataset), dtype=torch.int64).share_memory_()
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch for this process and its workers, running ones included."""
+        self._epoch.fill_(epoch)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        index = range(len(self))[index]
+        image, label = _image_and_label(self.dataset[index], index)
+        epoch = int(self._epoch)
+        if epoch < 0:
+            epoch = int(self._reads[index])
+            self._reads[index] += 1
+        extent = torch.tensor([label.shape]) * torch.tensor(self.spacing or [1.0] * label.ndim)
+        views = make_views(
+            Ragged.from_batch(image[None]),
+            Ragged.from_batch(label[None, None]),
+            config=self.config,
+            seed=self.seed,
+            epoch=epoch,
+            sample=torch.tensor([index]),
+            size=self.size or label.shape,
+            extent=extent,
+        )
+        return {
+            "index": index,
+            **{name: tuple(one[0] for one in views[name]) for name in ("images", "labels", "views")},
+        }
+
+
+def _image_and_label(item: Any, index: int) -> tuple[Tensor, Tensor]:
+    """Return an item as image (C, *S) and label (*S)."""
+    image, label = (item["image"], item["label"]) if isinstance(item, Mapping) else item[:2]
+    image, label = (one if isinstance(one, Tensor) else torch.from_numpy(np.array(one)) for one in (image, label))
+    given = f"an image of shape {tuple(image.shape)} and a label of shape {tuple(label.shape)}"
+    if image.ndim == label.ndim > 2 and label.shape[0] == 1:
+        label = label[0]
+    if image.ndim == label.ndim:
+        image = image[None]
+    if image.shape[1:] != label.shape or label.ndim not in (2, 3) or label.is_floating_point():
+        raise ShapeError(
+            f"Expected an image (C, *S) and integer labels (*S) in 2D or 3D, but got {given} of type {label.dtype} "
+            f"from item {index}. Return class indices on the image's grid."
+        )
+    return image, label
