@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import PAPER, AsJson, app, not_built
+from adawac.cli.main import PAPER, AsJson, app, not_built, print_json, print_text, printable
 
 
 @app.command(group=PAPER)
@@ -28,11 +28,24 @@ def reproduce(
 
 
 @app.command(group=PAPER)
-@not_built
 def theory(
-    *, out: Annotated[Path, Parameter(help="Folder for the figures and numbers.")], as_json: AsJson = False
+    *,
+    out: Annotated[Path, Parameter(help="Folder for the figures and numbers.")],
+    quick: Annotated[bool, Parameter(help="Smaller grids: seconds, not a minute.", show_default=False)] = False,
+    seed: Annotated[int, Parameter(help="Draws the instances and the order of the samples.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Show the saddle point and the convergence guarantee numerically.
 
+    Writes six figures and theory.json; docs/concepts/theory.md explains them.
+
     Example: adawac theory --out theory
     """
+    from adawac.theory import run
+
+    numbers = run(out, quick=quick, seed=seed)
+    if as_json:
+        print_json(numbers)
+    else:
+        files = ", ".join(sorted(path.name for path in out.iterdir()))
+        print_text(f"{printable(str(out))}: {files}\n")
