@@ -32,7 +32,7 @@ COMMANDS = {
     "bench": [],
     "nnunet-path": [],
 }
-BUILT = ["demo", "diagnose", "prepare"]
+BUILT = ["demo", "diagnose", "prepare", "theory", "train"]
 
 
 def python(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -65,7 +65,7 @@ def test_a_command_that_is_not_built_says_what_works(capsys: pytest.CaptureFixtu
     out, err = capsys.readouterr()
     assert out == ""
     assert f"`adawac {command}` is not built yet" in err
-    works = ", ".join(f"`adawac {name}`" for name in ("diagnose", "prepare", "demo", "train --print-config"))
+    works = ", ".join(f"`adawac {name}`" for name in ("diagnose", "prepare", "demo", "theory", "train"))
     assert f"What works today: {works}, and the library" in err
     assert "Traceback" not in err
     assert err.count("\n") == 1
@@ -112,7 +112,7 @@ def test_debug_shows_the_traceback_of_an_error(capsys: pytest.CaptureFixture[str
     assert run(words) == 2
     err = capsys.readouterr().err
     assert "Traceback (most recent call last)" in err
-    assert "NotBuiltError" in err
+    assert "ConfigError" in err
 
 
 def test_debug_after_a_double_dash_is_a_word_like_others(capsys: pytest.CaptureFixture[str]) -> None:

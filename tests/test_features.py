@@ -347,3 +347,31 @@ def test_the_five_lines_of_the_readme_train_a_network():
             history.append(step.loss.item())
     assert history[-1] < 0.6 * history[0]
     assert criterion.weights.beta.shape == (8,)
+
+
+def test_encode_stops_behind_the_encoder():
+    """The latent and its gradient are those of a whole pass, and the decoder is not run."""
+    torch.manual_seed(0)
+    model = Network()
+    tap = adawac.EncoderTap(model, "encoder")
+    ran = []
+    model.decoder.register_forward_hook(lambda *_: ran.append(True))
+    model(images())
+    whole = tap.pop()
+    assert ran.pop()
+    tap.encode(model, images())
+    latent = tap.pop()
+    assert not ran
+    torch.testing.assert_close(latent, whole, rtol=0, atol=0)
+    latent.square().sum().backward()
+    assert model.encoder[0].weight.grad.abs().sum() > 0
+    assert model.decoder[1].weight.grad is None
+    model(images())  # the next pass is a whole one again
+    assert ran
+
+
+def test_encode_waits_for_all_of_several_taps():
+    model = Network()
+    tap = adawac.EncoderTap(model, {"encoder.0": 1.0, "encoder.1": 1.0})
+    tap.encode(model, images())
+    assert [len(latent) for _, latent in tap.pop()] == [4, 4]

@@ -17,17 +17,31 @@ _HOMES = {
     "Step": "algorithm",
     "Weighting": "algorithm",
     "build_method": "methods",
+    "fit": "train",
 }
-_MODULES = ("algorithm", "checks", "config", "errors", "features", "losses", "methods", "objective", "registry", "runs")
+_MODULES = (
+    "algorithm",
+    "checks",
+    "config",
+    "errors",
+    "features",
+    "losses",
+    "methods",
+    "objective",
+    "registry",
+    "runs",
+    "theory",
+)
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
 
 if TYPE_CHECKING:
-    from adawac import algorithm, checks, config, errors, features, losses, methods, objective, registry, runs
+    from adawac import algorithm, checks, config, errors, features, losses, methods, objective, registry, runs, theory
     from adawac.algorithm import AdaWAC, Criterion, SampleWeights, Step, Weighting
     from adawac.features import EncoderTap
     from adawac.methods import METHODS, build_method
     from adawac.objective import PRESETS, Objective
+    from adawac.train import fit
 
 
 def __getattr__(name: str) -> Any:

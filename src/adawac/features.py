@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,6 +55,24 @@ class EncoderTap:
         latents = [(self.coefficients[name], hook.pop(name)) for name, hook in self._hooks.items()]
         return latents[0][1] if self._single else latents
 
+    def encode(self, network: nn.Module, *inputs: Any) -> None:
+        """Run a network as far as the tapped submodules, for their latents alone: the rest of it is not computed.
+
+        Args:
+            network: What the tap sits on, or a wrapper of it.
+            inputs: Its arguments.
+        """
+        waiting = set(self._hooks.values())
+        for hook in waiting:
+            hook.reached = lambda hook=hook: _leave(waiting, hook)
+        try:
+            network(*inputs)
+        except _ReachedError:
+            pass
+        finally:
+            for hook in self._hooks.values():
+                hook.reached = None
+
     def clear(self) -> None:
         """Forget what fired."""
         for hook in self._hooks.values():
@@ -84,6 +102,16 @@ class EncoderTap:
             weakref.finalize(self, hook.rest).atexit = False
 
 
+class _ReachedError(Exception):
+    """Ends a forward pass that has given all its latents."""
+
+
+def _leave(waiting: "set[_Hook]", hook: "_Hook") -> None:
+    waiting.discard(hook)
+    if not waiting:
+        raise _ReachedError
+
+
 class _Hook:
     """The forward hook. A copy of the network carries a copy of it, which stays idle unless its tap was copied, too."""
 
@@ -91,6 +119,7 @@ class _Hook:
         self.output = output
         self.grid = grid
         self.latents: list[Tensor] = []
+        self.reached: Callable[[], None] | None = None  # what to do after firing, where nothing more is wanted
         self.active = False  # until a tap owns it, and no longer than that tap lives
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -103,6 +132,8 @@ class _Hook:
                 "training loop, run inference under torch.no_grad(), or remove() the tap."
             )
         self.latents.append(self._latent(output))
+        if self.reached is not None:
+            self.reached()
 
     def pop(self, name: str) -> Tensor:
         """Return what was recorded and forget it; `name` is for the message."""
@@ -139,7 +170,12 @@ class _Hook:
         return output if self.grid is None else _as_map(output, self.grid)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "latents": [], "active": False}  # latents cannot be copied: they have a graph
+        return {
+            **self.__dict__,
+            "latents": [],
+            "active": False,
+            "reached": None,
+        }  # latents cannot be copied: they have a graph
 
 
 def _in_backward() -> bool:

@@ -1,11 +1,15 @@
 """`adawac train`, `models`, `bench` and `nnunet-path`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import TRAIN, AsJson, app, not_built, print_text
+from adawac.cli.main import TRAIN, AsJson, app, not_built, print_text, printable
+from adawac.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adawac.config import TrainConfig
 
 
 @app.command(group=TRAIN)
@@ -23,7 +27,9 @@ def train(
     epochs: Annotated[int | None, Parameter(help="Passes over the training samples.")] = None,
     seed: Annotated[int | None, Parameter(help="All randomness follows from it.")] = None,
     devices: Annotated[int | None, Parameter(help="Devices on each machine.")] = None,
-    config: Annotated[Path | None, Parameter(help="A YAML file; options given here come on top of it.")] = None,
+    config: Annotated[
+        Path | None, Parameter(help="A YAML file or a recipe (acdc-unet, …); options come on top of it.")
+    ] = None,
     changes: Annotated[
         tuple[str, ...],
         Parameter(name="--set", help="Any setting, as path=value; may be repeated.", show_default=False),
@@ -33,13 +39,18 @@ def train(
         bool, Parameter(help="Print the resolved configuration as YAML and stop.", show_default=False)
     ] = False,
 ) -> None:
-    """Train a network (not built yet; --print-config works).
+    """Train a network on a prepared store.
+
+    Ctrl-C saves; --resume goes on, and the result is that of a run that was never interrupted.
 
     Example: adawac train store --method adawac --epochs 150 --out runs/adawac
+
+    Example: adawac train store --config acdc-unet --out runs/acdc
 
     Example: adawac train store --set optim.lr=0.05 --set method.options.eta_beta=8 --print-config > recipe.yaml
     """
     from adawac.config import TrainConfig, assignments, dumps, load, override
+    from adawac.recipes import recipe_path
 
     # Options of their own for what changes most; all other settings are reached by --set.
     options = {
@@ -55,14 +66,36 @@ def train(
         "hardware.devices": devices,
     }
     given = {path: value for path, value in options.items() if value is not None}
-    resolved = override(TrainConfig() if config is None else load(TrainConfig, config), given | assignments(changes))
+    given |= assignments(changes)
+    if resume and config is None and out is not None:
+        from adawac.runs import Run
+
+        base = Run(out).config or TrainConfig()
+    else:
+        base = TrainConfig() if config is None else load(TrainConfig, recipe_path(config))
+    resolved = override(base, given)
     if print_config:
         print_text(dumps(resolved))
-    else:
-        not_built(train)()
+        return
+    if out is None:
+        raise ConfigError("Expected a folder for the run, but got none. Give --out.")
+    _train(resolved, out, resume)
 
 
-train.works = "adawac train --print-config"  # type: ignore[attr-defined]
+def _train(config: "TrainConfig", out: Path, resume: bool) -> None:
+    from adawac.cli.display import Display
+    from adawac.train import fit
+
+    display = Display()
+    try:
+        fit(config, out, resume=resume, watch=display)
+    except KeyboardInterrupt:
+        display.close()
+        print_text(f"Saved. Go on with: adawac train --out {printable(str(out))} --resume\n")
+        raise
+    finally:
+        display.close()
+    print_text(f"Done: {printable(str(out))}\n")
 
 
 @app.command(group=TRAIN)

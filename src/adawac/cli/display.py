@@ -1,0 +1,76 @@
+"""Training as it is watched: a live display on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from adawac.cli.main import printable
+
+if TYPE_CHECKING:
+    from adawac.config import TrainConfig
+    from adawac.runs import RunWriter
+
+__all__ = ["Display"]
+
+_COLUMNS = {
+    "loss": "loss",
+    "ell_ce": "CE",
+    "ell_dice": "Dice",
+    "reg_ac": "ACR",
+    "beta_sparse": "β sparse",
+    "beta_dense": "β dense",
+    "beta_auc": "AUC of β",
+    "val_dice": "val DSC",
+    "slices_per_second": "slices/s",
+}
+
+
+class Display:
+    """Epochs and steps as bars, the numbers of each epoch as a line. Close it when training has ended."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = Console(highlight=False, markup=False)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
+        )
+
+    def start(self, config: "TrainConfig", run: "RunWriter", steps: int) -> None:
+        """Say what is trained, and open the bars."""
+        self._epochs, self._steps = config.epochs, steps
+        samples = 0 if run.samples is None else len(run.samples)
+        self._console.print(
+            printable(
+                f"{config.method.name} ({config.method.preset}) with {config.model.name}: {samples} samples, "
+                f"{steps} steps an epoch, {config.epochs} epochs, into {run.folder}"
+            ),
+            soft_wrap=True,
+        )
+        self._bars.start()
+        self._run = self._bars.add_task("epochs", total=config.epochs)
+        self._epoch = self._bars.add_task("steps", total=steps)
+        self._started = time.monotonic()
+
+    def step(self, epoch: int, step: int) -> None:
+        """Move the bars."""
+        if not self._bars.disable:
+            self._bars.update(self._epoch, completed=step)
+            self._bars.update(self._run, completed=epoch - 1 + step / self._steps)
+
+    def epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
+        """Print the numbers of an epoch."""
+        found = [f"{text} {metrics[name]:.4g}" for name, text in _COLUMNS.items() if metrics.get(name) is not None]
+        self._console.print(f"epoch {epoch}/{self._epochs}  " + "  ".join(found), soft_wrap=True)
+        self._bars.update(self._run, completed=epoch)
+
+    def close(self) -> None:
+        """Take the bars away."""
+        self._bars.stop()

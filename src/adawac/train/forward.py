@@ -1,0 +1,51 @@
+"""Both views through the network: together, one after the other, or the second one through the encoder alone."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from adawac.features import EncoderTap
+
+__all__ = ["Forward", "Views"]
+
+Forward = Literal["joint", "separate", "encoder"]
+
+
+class Views(nn.Module):
+    """A network as a training step calls it: views in, logits and latents out. This is what DDP wraps.
+
+    Args:
+        network: The network.
+        tap: The submodule whose output is the latent; None where none is compared.
+        mode: `joint` concatenates the views (one pass, BatchNorm sees both); `separate` passes one after the other;
+            `encoder` supervises the first view and takes the second only as far as its latent.
+    """
+
+    def __init__(self, network: nn.Module, tap: str | None, mode: Forward):
+        super().__init__()
+        self.network, self.mode = network, mode
+        self.tap = None if tap is None else EncoderTap(network, tap)
+
+    def forward(self, *views: Tensor) -> tuple[Tensor | Sequence[Tensor], Tensor | None]:
+        """Return the logits of the supervised views, and the latents of all views where they are compared."""
+        if self.tap is None or len(views) == 1:
+            logits = self._supervised(views)
+            if self.tap is not None:
+                self.tap.clear()
+            return logits, None
+        if self.mode == "encoder":
+            logits = self.network(views[0])
+            self.tap.encode(self.network, views[1])
+        else:
+            logits = self._supervised(views)
+        return logits, self.tap.pop()
+
+    def _supervised(self, views: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
+        if self.mode == "joint":
+            return self.network(torch.cat(list(views)))  # type: ignore[no-any-return]
+        outputs = [self.network(view) for view in views[: 1 if self.mode == "encoder" else None]]
+        if isinstance(outputs[0], Tensor):
+            return torch.cat(outputs)
+        return [torch.cat(level) for level in zip(*outputs, strict=True)]  # deep supervision

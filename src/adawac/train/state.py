@@ -1,0 +1,98 @@
+"""All that a run needs to go on as if nothing had happened, as tensors and JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning_fabric.plugins.precision import Precision
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from adawac.algorithm import Criterion
+from adawac.data.cases import carry_over
+from adawac.errors import RunError
+
+__all__ = ["TrainingState"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """What training changes.
+
+    Attributes:
+        network: The network.
+        criterion: The method, with beta.
+        optimizer: The optimiser.
+        ids: The sample that each row of beta belongs to.
+        averaged: The averaged weights, if any.
+        precision: What scales the loss of fp16 training, if anything does.
+    """
+
+    network: nn.Module
+    criterion: Criterion
+    optimizer: Optimizer
+    ids: list[str]
+    averaged: AveragedModel | None = None
+    precision: Precision | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor under a name of its own."""
+        found = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        found |= {f"criterion.{name}": value for name, value in self.criterion.state_dict().items()}
+        if self.averaged is not None:
+            found |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
+        for place, values in self.optimizer.state_dict()["state"].items():
+            found |= {
+                f"optimizer.{place}.{name}": torch.as_tensor(one) for name, one in values.items() if one is not None
+            }
+        for name, parameter in self.network.named_parameters():
+            if parameter.grad is not None:  # batches that were added up, but not yet stepped with
+                found[f"gradient.{name}"] = parameter.grad
+        found["random.cpu"] = torch.get_rng_state()
+        if torch.cuda.is_initialized():
+            found["random.cuda"] = torch.cuda.get_rng_state()
+        return found
+
+    def plain(self) -> dict[str, Any]:
+        """Return what is not a tensor."""
+        return {"ids": self.ids, "precision": {} if self.precision is None else self.precision.state_dict()}
+
+    def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Take over what `tensors` and `plain` gave; beta goes by sample id, new samples start at one half."""
+        try:
+            self.network.load_state_dict(_below(tensors, "network"))
+            if self.averaged is not None:
+                self.averaged.load_state_dict(_below(tensors, "averaged"))
+        except RuntimeError as error:
+            raise RunError(
+                f"Expected a checkpoint of this network, but got another one: {error}. Resume with the run's own "
+                "configuration."
+            ) from error
+        self._restore_weights(_below(tensors, "criterion"), plain["ids"])
+        self._restore_optimizer(_below(tensors, "optimizer"))
+        gradients = _below(tensors, "gradient")
+        for name, parameter in self.network.named_parameters():
+            parameter.grad = gradients[name].to(parameter.device) if name in gradients else None
+        if self.precision is not None and plain["precision"]:
+            self.precision.load_state_dict(dict(plain["precision"]))
+        torch.set_rng_state(tensors["random.cpu"].cpu())
+        if "random.cuda" in tensors and torch.cuda.is_initialized():
+            torch.cuda.set_rng_state(tensors["random.cuda"].cpu())
+
+    def _restore_weights(self, state: dict[str, Tensor], ids: list[str]) -> None:
+        old = state["weights.log_odds"].cpu().numpy()
+        state["weights.log_odds"] = torch.from_numpy(carry_over(old, ids, self.ids, new=0.0))
+        self.criterion.load_state_dict(state)
+
+    def _restore_optimizer(self, found: Mapping[str, Tensor]) -> None:
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in found.items():
+            place, _, key = name.partition(".")
+            state.setdefault(int(place), {})[key] = value
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}."): one for name, one in tensors.items() if name.startswith(f"{prefix}.")}

@@ -1,0 +1,58 @@
+"""`adawac train`, as a user types it."""
+
+import pytest
+
+from adawac.cli import run
+from adawac.cli.display import Display
+from adawac.runs import Run
+
+
+@pytest.fixture
+def words(store, tmp_path):
+    sizes = ["--set", "data.image_size=[32, 32]", "--set", "data.batch_size=12"]
+    return [
+        "train",
+        str(store),
+        "--model",
+        "small_network:small",
+        "--epochs",
+        "2",
+        *sizes,
+        "--out",
+        str(tmp_path / "run"),
+    ]
+
+
+def test_train_prints_a_line_an_epoch_and_leaves_a_run(words, tmp_path, capsys):
+    assert run(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "adawac (paper) with small_network:small" in lines[0]
+    assert [line.split("  ")[0] for line in lines[1:3]] == ["epoch 1/2", "epoch 2/2"]
+    assert all(name in lines[1] for name in ("loss", "CE", "ACR", "β sparse", "β dense", "slices/s"))
+    assert lines[-1] == f"Done: {tmp_path / 'run'}"
+    assert Run(tmp_path / "run").status == "finished"
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(words, tmp_path, capsys, monkeypatch):
+    def stop(self, epoch, step):
+        if (epoch, step) == (2, 2):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Display, "step", stop)
+        assert run(words) == 130
+    out, err = capsys.readouterr()
+    assert f"Saved. Go on with: adawac train --out {tmp_path / 'run'} --resume" in out
+    assert "Interrupted" in err
+    assert Run(tmp_path / "run").status == "interrupted"
+    assert run(["train", "--out", str(tmp_path / "run"), "--resume"]) == 0
+    assert Run(tmp_path / "run").status == "finished"
+
+
+def test_training_messages(words, store, capsys):
+    assert run(["train", str(store), "--epochs", "2"]) == 2
+    assert "Give --out." in capsys.readouterr().err
+    assert run([*words, "--method", "adawak"]) == 2
+    assert "'adawac'" in capsys.readouterr().err
+    assert run([*words, "--resume"]) == 2
+    assert "no run.json" in capsys.readouterr().err

@@ -1,0 +1,75 @@
+"""The engine's parts: learning rates, the epoch's numbers, recipes."""
+
+import numpy as np
+import pytest
+
+from adawac.config import OptimConfig, TrainConfig, load
+from adawac.errors import MissingFileError
+from adawac.objective import PRESETS
+from adawac.recipes import recipe_names, recipe_path
+from adawac.train.optim import learning_rate
+from adawac.train.summary import separation, summarise
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("constant", [1.0, 1.0, 1.0]), ("poly", [1.0, 0.5**0.9, 0.01**0.9]), ("cosine", [1.0, 0.5, 0.000246720])],
+)
+def test_schedules(schedule, expected):
+    config = OptimConfig(lr=1.0, schedule=schedule)
+    rates = [learning_rate(config, step, 100, 0) for step in (0, 50, 99)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5)
+
+
+def test_warm_up_rises_to_the_learning_rate():
+    config = OptimConfig(lr=1.0, schedule="poly")
+    rates = [learning_rate(config, step, 14, 4) for step in range(14)]
+    np.testing.assert_allclose(rates[:5], [0.2, 0.4, 0.6, 0.8, 1.0])
+    np.testing.assert_allclose(rates[5:], [(1 - k / 10) ** 0.9 for k in range(1, 10)])
+
+
+def test_separation_against_a_count_of_pairs():
+    rng = np.random.default_rng(0)
+    ce, ac, beta = rng.random((3, 40)).astype(np.float32)
+    beta[::5] = 0.5  # ties
+    sparse = rng.random(40) < 0.4
+    found = separation(ce, ac, beta, sparse)
+    pairs = [(d > s) + 0.5 * (d == s) for d in beta[~sparse] for s in beta[sparse]]
+    assert found["beta_auc"] == pytest.approx(np.mean(pairs))
+    assert found["separated_sparse"] == pytest.approx(
+        np.mean([c < a for c, a in zip(ce[sparse], ac[sparse], strict=True)])
+    )
+    assert found["separated_dense"] == pytest.approx(np.mean(ce[~sparse] > ac[~sparse]))
+    assert found["spread_ce"] == pytest.approx(ce.std() / ce.mean(), rel=1e-5)
+
+
+def test_an_epoch_without_label_sparse_samples_has_no_numbers_for_them():
+    ones = {name: np.ones(3, dtype=np.float32) for name in ("ell_ce", "ell_dice", "reg_ac", "beta")}
+    found = summarise(ones, np.zeros(3, dtype=bool))
+    assert found["beta_sparse"] is None
+    assert found["beta_auc"] is None
+    assert found["beta_dense"] == 1
+
+
+def test_the_recipes_of_the_papers_experiments():
+    assert recipe_names() == sorted(
+        f"{data}-{model}{preset}"
+        for data in ("acdc", "synapse")
+        for model in ("transunet", "unet")
+        for preset in ("", "-official")
+    )
+    for name in recipe_names():
+        config = load(TrainConfig, recipe_path(name))
+        assert config.method.preset == ("official" if name.endswith("-official") else "paper")
+        assert config.epochs == (360 if name.startswith("acdc") else 150)
+        assert (config.optim.lr, config.optim.momentum, config.optim.weight_decay) == (0.01, 0.9, 1e-4)
+        assert config.data.batch_size == 24
+        assert config.validation.select == ("best" if name.startswith("acdc") else "last")
+    official = load(TrainConfig, recipe_path("synapse-unet-official")).method.options
+    assert official == {"eta_beta": 8.0, "lambda_ac": PRESETS["official"].lambda_ac}
+
+
+def test_a_wrong_recipe_names_the_near_ones():
+    with pytest.raises(MissingFileError, match=r"'acdc-unett'.*'acdc-unet'"):
+        recipe_path("acdc-unett")
+    assert str(recipe_path("mine.yaml")) == "mine.yaml"
