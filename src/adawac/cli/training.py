@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import TRAIN, AsJson, app, not_built, print_text, printable
-from adawac.errors import ConfigError
+from adawac.cli.main import TRAIN, AsJson, app, not_built, print_json, print_text, printable
+from adawac.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
     from adawac.config import TrainConfig
@@ -99,12 +99,39 @@ def _train(config: "TrainConfig", out: Path, resume: bool) -> None:
 
 
 @app.command(group=TRAIN)
-@not_built
-def models(*, as_json: AsJson = False) -> None:
+def models(
+    pattern: Annotated[str | None, Parameter(help="Which ones, such as smp:Unet/*; a selection by default.")] = None,
+    /,
+    *,
+    as_json: AsJson = False,
+) -> None:
     """List the networks that can be built, with their size and where their latents are read.
 
     Example: adawac models
+
+    Example: adawac models "smp:Unet/*"
     """
+    from adawac.models import list_models
+
+    found = list_models(pattern)
+    if not found:
+        raise UnknownNameError(f"Expected a pattern of names, but {pattern!r} matches none. See `adawac models`.")
+    if as_json:
+        rows = [{"name": one.name, "parameters": one.parameters, "tap": one.tap, "note": one.note} for one in found]
+        print_json(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    wide = console.width >= 120
+    table = Table(*("name", "parameters, M", "tap", "")[: 4 if wide else 3], box=None, header_style="bold")
+    table.columns[1].justify = "right"
+    for column in table.columns[:3]:
+        column.overflow = "fold"
+    for one in found:
+        table.add_row(*(one.name, f"{one.millions:.1f}", one.tap, one.note)[: 4 if wide else 3])
+    console.print(table)
 
 
 @app.command(group=TRAIN)

@@ -1,0 +1,202 @@
+"""Networks of other libraries by name: `smp:ARCH/ENCODER`, `timm:ENCODER`, `monai:NAME`, `package.module:factory`."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from adawac.errors import ConfigError, UnknownNameError, near
+from adawac.models.base import Built, Size, library, quietly
+
+__all__ = [
+    "FAMILIES",
+    "MONAI_DEFAULTS",
+    "accepted",
+    "as_built",
+    "custom_network",
+    "smp_architectures",
+    "smp_encoders",
+    "smp_names",
+]
+
+
+# -- segmentation_models_pytorch, and timm through it ------------------------------------------------------------------
+
+
+def smp_network(name: str, num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """Build `ARCH/ENCODER`; without an encoder it is resnet34, for DPT ViT-B/16."""
+    smp = library("segmentation_models_pytorch", "segmentation-models-pytorch")
+    wanted, _, encoder = name.partition("/")
+    architecture = _smp_architecture(wanted)
+    encoder = encoder or _default_encoder(architecture)
+    _check_encoder(encoder)
+    _check_smp_options(getattr(smp, architecture), encoder, options)
+    if architecture == "DPT":  # its transformer would otherwise take the size that it was pretrained with only
+        options.setdefault("dynamic_img_size", True)
+    with quietly():  # smp's own `timm-` names are deprecated, but still offered
+        network = smp.create_model(
+            architecture, encoder, encoder_weights=None, in_channels=in_channels, classes=num_classes, **options
+        )
+    _check_divisible(network, f"smp:{architecture}/{encoder}", image_size)
+    inner = "encoder.model" if hasattr(network.encoder, "model") else "encoder"
+    return Built(network=network, tap=_smp_tap(network), encoder=inner, imagenet=encoder)
+
+
+def timm_network(name: str, num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """Build a UNet on one of timm's encoders: short for `smp:Unet/tu-NAME`."""
+    return smp_network(f"Unet/tu-{name}", num_classes, in_channels, image_size, **options)
+
+
+def smp_architectures() -> list[str]:
+    """Return the names of smp's architectures."""
+    smp = library("segmentation_models_pytorch", "segmentation-models-pytorch")
+    return [architecture.__name__ for architecture in smp.MODEL_ARCHITECTURES_MAPPING.values()]
+
+
+def smp_encoders() -> list[str]:
+    """Return the names of smp's own encoders; timm's come on top, as `tu-NAME`."""
+    return list(library("segmentation_models_pytorch", "segmentation-models-pytorch").encoders.get_encoder_names())
+
+
+def _default_encoder(architecture: str) -> str:
+    """Return the encoder of an architecture that is named alone."""
+    return "tu-vit_base_patch16_224" if architecture == "DPT" else "resnet34"
+
+
+def smp_names() -> Iterator[str]:
+    """Yield each architecture with its default encoder."""
+    for architecture in smp_architectures():
+        yield f"smp:{architecture}/{_default_encoder(architecture)}"
+
+
+def _smp_architecture(name: str) -> str:
+    known = {architecture.lower(): architecture for architecture in smp_architectures()}
+    if name.lower() not in known:
+        raise UnknownNameError(
+            f"Expected smp:ARCH/ENCODER with one of smp's architectures, but got {name!r}. Near names: "
+            f"{near(name, known.values())}."
+        )
+    return known[name.lower()]
+
+
+def _check_encoder(name: str) -> None:
+    known = smp_encoders()
+    if name.startswith("tu-"):
+        timm = library("timm", "timm")
+        if timm.is_model(name[3:].partition(".")[0]):
+            return
+        known = [f"tu-{one}" for one in timm.list_models()]
+    if name not in known:
+        raise UnknownNameError(
+            f"Expected one of smp's encoders or tu-NAME for one of timm's, but got {name!r}. Near names: "
+            f"{near(name, known)}."
+        )
+
+
+def _check_smp_options(architecture: Any, encoder: str, options: Mapping[str, Any]) -> None:
+    known = inspect.signature(architecture).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown and not encoder.startswith("tu-"):  # timm's encoders take more, and check it; smp's own would ignore it
+        raise ConfigError(
+            f"Expected an option of smp's {architecture.__name__}, but got {unknown[0]!r}. Near names: "
+            f"{near(unknown[0], set(known) - {'kwargs'})}."
+        )
+
+
+def _smp_tap(network: Any) -> str:
+    """Return the deepest feature map's module: the encoder gives a list of maps, but DPT's gives tokens as well."""
+    indices = getattr(network.encoder, "_output_indices", None)
+    if indices is None:
+        return "encoder"
+    return f"encoder.model.{network.encoder.model.feature_info[indices[-1]]['module']}"
+
+
+def _check_divisible(network: Any, name: str, image_size: Size) -> None:
+    stride = network.encoder.output_stride if network.requires_divisible_input_shape else 1
+    if any(side % stride for side in image_size):
+        raise ConfigError(
+            f"Expected an image size divisible by {stride} for {name}, but got {image_size[0]}×{image_size[1]}. Choose "
+            f"the nearest multiple, such as {max(stride, round(image_size[0] / stride) * stride)}."
+        )
+
+
+# -- MONAI -------------------------------------------------------------------------------------------------------------
+
+# What a constructor cannot do without, and the submodule that gives the latent.
+_LEVELS = {"channels": (32, 64, 128, 256, 512), "strides": (2, 2, 2, 2)}
+MONAI_DEFAULTS: Mapping[str, tuple[dict[str, Any], str]] = {
+    "AttentionUnet": (_LEVELS, "model.1{levels}.submodule"),
+    "BasicUNet": ({}, "down_4"),
+    "DynUNet": (
+        {"kernel_size": (3,) * 6, "strides": (1, *(2,) * 5), "upsample_kernel_size": (2,) * 5},
+        "bottleneck",
+    ),
+    "FlexibleUNet": ({"backbone": "resnet34"}, "encoder"),
+    "MedNeXt": ({}, "bottleneck"),
+    "SegResNet": ({}, "down_layers.{last}"),
+    "SegResNetDS": ({}, "encoder"),
+    "SwinUNETR": ({}, "swinViT"),
+    "UNETR": ({}, "vit.norm"),
+    "UNet": (_LEVELS, "model.1{levels}.submodule"),
+}
+
+
+def monai_network(name: str, num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """Build one of MONAI's networks in 2D; what its constructor needs beyond that is given as options."""
+    nets = library("monai.networks.nets", "adawac[monai]")
+    constructor = getattr(nets, name, None)
+    if not callable(constructor):
+        known = [one for one in dir(nets) if callable(getattr(nets, one))]
+        raise UnknownNameError(f"Expected one of MONAI's networks, but got {name!r}. Near names: {near(name, known)}.")
+    defaults, tap = MONAI_DEFAULTS.get(name, ({}, ""))
+    options = {**defaults, **options}
+    given = {"spatial_dims": 2, "in_channels": in_channels, "out_channels": num_classes, "img_size": image_size}
+    with quietly():
+        network = constructor(**accepted(constructor, given, loose=("img_size",)) | options)
+    levels = ".submodule.1" * (len(options.get("strides", ())) - 1)
+    last = len(options.get("blocks_down", range(4))) - 1
+    return Built(network=network, tap=tap.format(levels=levels, last=last), encoder=tap if tap.isidentifier() else "")
+
+
+# -- the user's own ----------------------------------------------------------------------------------------------------
+
+
+def custom_network(path: str) -> Callable[..., Any]:
+    """Import `package.module:factory`."""
+    module, _, attribute = path.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UnknownNameError(
+            f"Expected package.module:factory, but could not import {path!r} ({error}). Check the spelling, and that "
+            "Python finds it: install the package, or set PYTHONPATH to its folder."
+        ) from error
+    if not callable(factory):
+        raise ConfigError(f"Expected a factory at {path!r}, but got a {type(factory).__name__}. Name a function.")
+    return factory  # type: ignore[no-any-return]
+
+
+def as_built(result: Any, name: str) -> Built:
+    """Return what a factory gave as a `Built`: a network, or (network, tap)."""
+    if isinstance(result, Built):
+        return result
+    network, tap = result if isinstance(result, tuple) and len(result) == 2 else (result, "")
+    if not isinstance(network, nn.Module) or not isinstance(tap, str):
+        raise ConfigError(
+            f"Expected {name!r} to return a torch.nn.Module, or one with the name of its tap, but got a "
+            f"{type(result).__name__}. Return `network` or `(network, tap_name)`."
+        )
+    inner = "encoder" if isinstance(getattr(network, "encoder", None), nn.Module) else ""
+    return Built(network=network, tap=tap or inner, encoder=inner)
+
+
+def accepted(function: Callable[..., Any], given: dict[str, Any], loose: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return those of the arguments that a function takes; with **kwargs all but the loose ones."""
+    parameters = inspect.signature(function).parameters
+    anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    return {name: value for name, value in given.items() if name in parameters or (anything and name not in loose)}
+
+
+FAMILIES: Mapping[str, Callable[..., Built]] = {"smp": smp_network, "timm": timm_network, "monai": monai_network}
