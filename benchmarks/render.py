@@ -30,7 +30,89 @@ def criterion(result: dict[str, Any]) -> str:
     return f"{table(['loss', 'ms', 'against plain torch'], rows)}\n\n{where}"
 
 
-BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {"criterion-cpu": criterion, "criterion-cuda": criterion}
+def prepare(result: dict[str, Any]) -> str:
+    rows = [[f"{one['workers']}", one["volumes"], f"{one['volumes_per_second']:.0f}"] for one in result["prepare"]]
+    reads = [
+        [name, f"{value:.0f}", f"{result['store_is_faster_by'].get(name, 1):.0f}×"]
+        for name, value in result["microseconds_per_slice"].items()
+    ]
+    where = f"{result['data']}, {result['machine']['processors']} processors, Python {result['machine']['python']}."
+    return "\n\n".join(
+        [
+            table(["processes", "volumes", "volumes/s"], rows),
+            table(["a random slice from", "µs", "against the store"], reads),
+            where,
+        ]
+    )
+
+
+def views(result: dict[str, Any]) -> str:
+    rows = [
+        [f"{size}, {kind}", f"{found['scipy_ms']:.0f}"]
+        + [
+            f"{found[f'{way}_ms']:.0f} ({found[f'{way}_times_faster']:.1f}×)"
+            for way in ("bilinear", "cubic", "released")
+        ]
+        for size in ("512x512", "256x216")
+        for kind, found in result[size].items()
+    ]
+    header = ["native size", "SciPy, ms", "bilinear, ms", "cubic, ms", "mode `released`, ms"]
+    where = f"{result['machine']}, one thread, torch {result['torch']}, batch of {result['batch']}."
+    return f"{table(header, rows)}\n\n{where}"
+
+
+def loading(result: dict[str, Any]) -> str:
+    kinds = [kind for kind in ("streamed", "resident", "captured") if kind in result]
+    rows = []
+    for kind in kinds:
+        memory = result[kind].get("memory_mb")
+        rows.append(
+            [kind, result[kind]["slices_per_s"], "–" if memory is None else ", ".join(str(one) for one in memory)]
+        )
+    where = f"{result['device']}, a store of {result['store_mb']} MB, {result['workers']} workers."
+    return f"{table(['samples', 'slices/s, two views each', 'resident memory after each epoch, MB'], rows)}\n\n{where}"
+
+
+def transunet(result: dict[str, Any]) -> str:
+    names = {
+        "plain": "straightforward",
+        "adawac": "adawac",
+        "adawac, weights channels-last": "adawac, weights channels-last",
+    }
+    rows = [
+        [
+            text,
+            result[name]["eager_ms"],
+            result[name]["captured_ms"],
+            result[name]["TFLOP/s"],
+            f"{result[name]['share_of_matrix_rate']:.0%}",
+            result[name]["peak_GiB"],
+        ]
+        for name, text in names.items()
+    ]
+    header = ["implementation", "eager, ms", "captured, ms", "TFLOP/s", "of the matrix rate", "peak, GiB"]
+    kernels = [
+        [text, f"`{one['kernel'][:70]}`", one["ms"], f"{one['share']:.0%}"]
+        for name, text in (("plain", "straightforward"), ("adawac", "adawac"))
+        for one in result[name]["profile"]["largest"][:3]
+    ]
+    where = (
+        f"{result['device']}, torch {result['torch']}, batch {result['batch']}, {result['image_size']}², bf16. "
+        f"{result['GFLOP_per_image']} GFLOP an image over the measured {result['matrix_TFLOP/s']} TFLOP/s would take "
+        f"{result['roofline_ms']} ms; memory moves {result['memory_TB/s']} TB/s."
+    )
+    return "\n\n".join([table(header, rows), table(["", "largest kernels", "ms", "share"], kernels), where])
+
+
+BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "criterion-cpu": criterion,
+    "criterion-cuda": criterion,
+    "loading": loading,
+    "loading-cuda": loading,
+    "prepare": prepare,
+    "transunet-cuda": transunet,
+    "views": views,
+}
 
 
 def rendered(page: str) -> str:

@@ -32,7 +32,7 @@ COMMANDS = {
     "bench": [],
     "nnunet-path": [],
 }
-BUILT = ["demo", "diagnose", "prepare", "theory", "train"]
+BUILT = ["demo", "diagnose", "prepare", "theory", "train", "models"]
 
 
 def python(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -65,7 +65,7 @@ def test_a_command_that_is_not_built_says_what_works(capsys: pytest.CaptureFixtu
     out, err = capsys.readouterr()
     assert out == ""
     assert f"`adawac {command}` is not built yet" in err
-    works = ", ".join(f"`adawac {name}`" for name in ("diagnose", "prepare", "demo", "theory", "train"))
+    works = ", ".join(f"`adawac {name}`" for name in ("diagnose", "prepare", "demo", "theory", "train", "models"))
     assert f"What works today: {works}, and the library" in err
     assert "Traceback" not in err
     assert err.count("\n") == 1

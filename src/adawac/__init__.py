@@ -23,20 +23,42 @@ _MODULES = (
     "algorithm",
     "checks",
     "config",
+    "data",
     "errors",
     "features",
+    "inference",
     "losses",
     "methods",
+    "metrics",
+    "models",
     "objective",
     "registry",
     "runs",
     "theory",
+    "train",
 )
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
 
 if TYPE_CHECKING:
-    from adawac import algorithm, checks, config, errors, features, losses, methods, objective, registry, runs, theory
+    from adawac import (
+        algorithm,
+        checks,
+        config,
+        data,
+        errors,
+        features,
+        inference,
+        losses,
+        methods,
+        metrics,
+        models,
+        objective,
+        registry,
+        runs,
+        theory,
+        train,
+    )
     from adawac.algorithm import AdaWAC, Criterion, SampleWeights, Step, Weighting
     from adawac.features import EncoderTap
     from adawac.methods import METHODS, build_method

@@ -53,8 +53,9 @@ def _in_processes(function: Callable[[Job], Result], jobs: list[Job], workers: i
                 yield futures[future], future.result()
         except BrokenExecutor as error:
             raise DataError(
-                f"Expected {workers} worker processes to stay alive, but one died, perhaps for lack of memory. "
-                "Run it again with fewer workers; what is finished is kept."
+                f"Expected {workers} worker processes to stay alive, but one died: for lack of memory, or because a "
+                'script of yours starts them without `if __name__ == "__main__":`. Run it again with fewer workers '
+                "(1 stays in this process); what is finished is kept."
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

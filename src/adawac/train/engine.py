@@ -161,6 +161,8 @@ def _set_up(config: TrainConfig) -> Trainer:
     )
     torch.manual_seed(config.seed)  # dropout goes on from here, whatever it took to build the network
     network = network.to(fabric.device)
+    if fabric.device.type == "cuda":
+        network = network.to(memory_format=torch.channels_last)  # what the tensor cores want
     averaged = average(network, config.optim.ema_decay) if config.optim.ema_decay else None
     views = Views(network, tap if criterion.uses_latents else None, config.forward)
     optimizer = build_optimizer(config.optim, network.parameters(), fabric.device)
