@@ -51,6 +51,8 @@ bench: $(VENV)/.development  ## Measure what docs/performance.md quotes, on this
 gpu-check:  ## On a machine with a GPU: correctness and speed there (uses $(PYTHON) as it is)
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
 	PYTHONPATH=src $(PYTHON) benchmarks/criterion.py --device cuda
+	PYTHONPATH=src $(PYTHON) benchmarks/transunet.py
+	PYTHONPATH=src $(PYTHON) benchmarks/render.py
 
 clean:  ## Remove .venv and everything that was built
 	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache
