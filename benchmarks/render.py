@@ -104,11 +104,28 @@ def transunet(result: dict[str, Any]) -> str:
     return "\n\n".join([table(header, rows), table(["", "largest kernels", "ms", "share"], kernels), where])
 
 
+def metrics(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{text}, {'×'.join(str(side) for side in one['shape'])}, {one['classes']} classes",
+            f"{one['adawac_s']:.3g}",
+            f"{one['medpy_s']:.3g} ({one['times_faster_than_medpy']:.0f}×)",
+            f"{one['monai_hd95_s']:.3g} ({one['times_faster_than_monai']:.0f}×)",
+        ]
+        for text, one in (("CT", result["ct"]), ("ACDC", result["acdc"]))
+    ]
+    worst = [[name, f"{one['adawac_s']:.3g}"] for name, one in result["worst"].items()]
+    where = f"{result['machine']}; medpy {result['medpy']}, MONAI {result['monai']}, SciPy {result['scipy']}."
+    header = ["volume", "adawac, s (all five metrics)", "medpy, s (DSC and HD95)", "MONAI, s (its HD95)"]
+    return "\n\n".join([table(header, rows), table(["hard cases on 150×512×512", "adawac, s"], worst), where])
+
+
 BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "criterion-cpu": criterion,
     "criterion-cuda": criterion,
     "loading": loading,
     "loading-cuda": loading,
+    "metrics": metrics,
     "prepare": prepare,
     "transunet-cuda": transunet,
     "views": views,

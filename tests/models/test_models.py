@@ -257,3 +257,12 @@ def test_every_encoder_of_smp_builds():
     rows = list_models("smp:Unet/*")
     assert {row.name for row in rows} == {f"smp:Unet/{encoder}" for encoder in smp_encoders()}
     assert {row.name: row.note for row in rows if not row.parameters or row.tap != "encoder"} == {}
+
+
+def test_what_a_network_needs_besides_its_library_is_named(monkeypatch):
+    def needy(num_classes, in_channels, image_size):
+        raise ImportError("No module named 'einops'.\nAnd a long story.")
+
+    monkeypatch.setitem(sys.modules, "needy_package", types.SimpleNamespace(needy=needy))
+    with pytest.raises(MissingDependencyError, match=r"'needy_package:needy' needs.*No module named 'einops'"):
+        build("needy_package:needy", 4)

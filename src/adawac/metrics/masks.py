@@ -24,7 +24,7 @@ def dice(pred: npt.ArrayLike, truth: npt.ArrayLike) -> float:
     """Return the Dice similarity coefficient, 2|P ∩ T| / (|P| + |T|); NaN for two empty masks."""
     one, other = _masks(pred, truth)
     total = np.count_nonzero(one) + np.count_nonzero(other)
-    return 2.0 * np.count_nonzero(one & other) / total if total else math.nan
+    return float(2 * np.count_nonzero(one & other) / total) if total else math.nan
 
 
 def hd95(pred: npt.ArrayLike, truth: npt.ArrayLike, spacing: Sequence[float] | None = None) -> float:
@@ -81,7 +81,7 @@ def share_within(there: Array, back: Array, tolerance: float) -> float:
     limit = tolerance * (1 + 1e-9)  # 3 · 0.1 mm is within 0.3 mm, whatever the rounding
     total = len(there) + len(back)
     within = np.count_nonzero(there <= limit) + np.count_nonzero(back <= limit)
-    return within / total if total else math.nan
+    return float(within / total) if total else math.nan
 
 
 def _both_directions(pred: npt.ArrayLike, truth: npt.ArrayLike, spacing: Sequence[float] | None) -> tuple[Array, Array]:

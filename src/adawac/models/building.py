@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from adawac.errors import AdawacError, ConfigError, UnknownNameError, near
+from adawac.errors import AdawacError, ConfigError, MissingDependencyError, UnknownNameError, near
 from adawac.models.base import Built
 from adawac.models.families import FAMILIES, accepted, as_built, custom_network
 from adawac.models.hub import imagenet_file, offline_weights
@@ -76,6 +76,11 @@ def build_untrained(
         return as_built(factory(**accepted(factory, given), **options), name)
     except AdawacError:
         raise
+    except ImportError as error:  # what some of MONAI's networks need besides MONAI
+        raise MissingDependencyError(
+            f"Expected what {name!r} needs to be installed, but importing it failed: {str(error).splitlines()[0]} "
+            "Install the library that it names."
+        ) from error
     except (TypeError, ValueError, KeyError, AssertionError, NotImplementedError) as error:
         wanted = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
         raise ConfigError(

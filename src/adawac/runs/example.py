@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from adawac.config import DataConfig, MethodConfig, TrainConfig
 from adawac.data.cases import SampleTable, class_pixels, sample_id
+from adawac.metrics import dice, hd95
 from adawac.runs.reader import Run
 from adawac.runs.results import Score, Slice
 from adawac.runs.writer import RunWriter
@@ -156,8 +157,8 @@ def _scores(volumes: list[_Volume]) -> Iterator[Score]:
         for label in range(1, len(CLASS_NAMES)):
             truth, found = volume.label == label, volume.prediction == label
             values = {
-                "dice": 2 * (truth & found).sum() / max(1, truth.sum() + found.sum()),
-                "hd95": _hd95(truth, found),
+                "dice": dice(truth, found),
+                "hd95": hd95(truth, found),
             }
             for metric, value in values.items():
                 yield Score(
@@ -169,17 +170,6 @@ def _scores(volumes: list[_Volume]) -> Iterator[Score]:
                     metric=metric,
                     value=float(value),
                 )
-
-
-def _hd95(truth: Array, found: Array) -> float:
-    """Return the 95th percentile of the pooled distances between two surfaces, in voxels; NaN where one is empty."""
-    from scipy.ndimage import binary_erosion
-    from scipy.spatial import cKDTree
-
-    if not truth.any() or not found.any():
-        return float("nan")
-    one, other = (cKDTree(np.argwhere(mask & ~binary_erosion(mask))) for mask in (truth, found))
-    return float(np.percentile(np.concatenate([one.query(other.data)[0], other.query(one.data)[0]]), 95))
 
 
 def _gallery(volumes: list[_Volume], table: SampleTable) -> list[Slice]:
