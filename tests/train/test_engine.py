@@ -230,3 +230,17 @@ def test_validation_needs_cases(change, tmp_path, store):
     (lists / "train.txt").write_text("\n".join(Store(store).cases) + "\n")
     with pytest.raises(ConfigError, match="Expected cases to validate on"):
         fit(change(validation__every=1, data__split=str(lists)), tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forward", ["joint", "separate", "encoder"])
+@pytest.mark.parametrize("model", ["unet", "transunet-small", "monai:BasicUNet"])
+@pytest.mark.filterwarnings("ignore")  # MONAI uses what torch has deprecated
+def test_every_network_trains_with_every_forward(change, tmp_path, model, forward):
+    if model.startswith("monai:"):
+        pytest.importorskip("monai")
+    run = fit(change(model__name=model, forward=forward, epochs=3, data__image_size=[64, 64]), tmp_path / "run")
+    assert run.status == "finished"
+    _, loss = run.curve("loss")
+    assert loss[-1] < loss[0]
+    assert np.abs(run.history["beta"][-1] - 0.5).max() > 0.01
