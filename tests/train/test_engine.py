@@ -176,7 +176,9 @@ def test_wrong_configurations(change, tmp_path):
         ({"method__name": "adawak"}, UnknownNameError, "'adawac'"),
         ({"method__options": {"eta": 1}}, ConfigError, "'eta'"),
         ({"hardware__accelerator": "cuda"}, ConfigError, "torch sees none"),
-        ({"hardware__devices": 2}, NotBuiltError, "not built yet"),
+        ({"hardware__devices": 2}, NotBuiltError, "hardware.devices is not built yet"),
+        ({"track": ["csv"]}, NotBuiltError, "track is not built yet"),
+        ({"hardware__compile": True}, NotBuiltError, "hardware.compile is not built yet"),
         ({"data__views": {"turns": 1}}, ConfigError, "turns"),
         ({"data__split": "fold:9/5"}, ConfigError, "fold"),
     ]

@@ -64,6 +64,7 @@ def test_the_recipes_of_the_papers_experiments():
         assert config.epochs == (360 if name.startswith("acdc") else 150)
         assert (config.optim.lr, config.optim.momentum, config.optim.weight_decay) == (0.01, 0.9, 1e-4)
         assert config.data.batch_size == 24
+        assert config.model.options == ({"faithful": True} if "transunet" in name else {})
         assert config.validation.select == ("best" if name.startswith("acdc") else "last")
     official = load(TrainConfig, recipe_path("synapse-unet-official")).method.options
     assert official == {"eta_beta": 8.0, "lambda_ac": PRESETS["official"].lambda_ac}

@@ -196,8 +196,18 @@ def _set_up(config: TrainConfig) -> Trainer:
 
 def _fabric(config: TrainConfig) -> Fabric:
     hardware = config.hardware
-    if hardware.devices * hardware.nodes > 1:
-        raise NotBuiltError("Expected one device, but got several: training on many is not built yet. Set --devices 1.")
+    to_come = {
+        "hardware.devices": hardware.devices * hardware.nodes > 1,
+        "hardware.sync_batchnorm": hardware.sync_batchnorm,
+        "hardware.compile": hardware.compile,
+        "track": bool(config.track),
+        "validation.metric": config.validation.metric != "dice",
+    }
+    asked = [name for name, given in to_come.items() if given]
+    if asked:
+        raise NotBuiltError(
+            f"Expected settings that training knows, but {', '.join(asked)} is not built yet. Leave it at its default."
+        )
     if hardware.accelerator == "cuda" and not torch.cuda.is_available():
         raise ConfigError("Expected a GPU for hardware.accelerator=cuda, but torch sees none. Choose cpu or auto.")
     on_gpu = hardware.accelerator != "cpu" and torch.cuda.is_available()
