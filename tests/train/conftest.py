@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adawac.config import DataConfig, MethodConfig, ModelConfig, TrainConfig, override
+from adawac.config import DataConfig, HardwareConfig, MethodConfig, ModelConfig, TrainConfig, override
 from adawac.data.phantom import phantom_source
 from adawac.data.prepare import prepare
 
@@ -24,6 +24,7 @@ def config(store) -> TrainConfig:
         data=DataConfig(store=store, image_size=(32, 32), batch_size=12),
         model=ModelConfig(name="small_network:small"),
         method=MethodConfig(name="adawac"),
+        hardware=HardwareConfig(accelerator="cpu"),
     )
 
 

@@ -107,18 +107,32 @@ def test_streamed_and_resident_give_the_same_run(config, change, tmp_path):
     assert_same(resident, streamed)
 
 
+SETTINGS = {
+    "sgd": {},
+    "adamw": {"optim__optimizer": "adamw", "optim__lr": 1e-3, "optim__schedule": "cosine", "optim__warmup_epochs": 1},
+    "ema": {"optim__ema_decay": 0.9, "optim__schedule": "poly", "optim__clip_norm": 1.0, "optim__accumulate": 2},
+}
+
+
 @pytest.mark.parametrize("at", [(1, 1), (2, 2), (3, 1), (2, 4)], ids=str)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"optim__optimizer": "adamw", "optim__lr": 1e-3, "optim__schedule": "cosine", "optim__warmup_epochs": 1},
-        {"optim__ema_decay": 0.9, "optim__schedule": "poly", "optim__clip_norm": 1.0, "optim__accumulate": 2},
-    ],
-    ids=["sgd", "adamw", "ema"],
-)
+@pytest.mark.parametrize("settings", SETTINGS)
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(change, tmp_path, settings, at):
-    config = change(**settings)
+    interrupt_and_compare(change(**SETTINGS[settings]), tmp_path, at)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_an_interrupted_run_on_a_gpu_goes_on_as_if_nothing_had_happened(change, tmp_path, settings, precision):
+    gpu = {"hardware__accelerator": "cuda", "hardware__deterministic": True, "hardware__precision": precision}
+    try:
+        interrupt_and_compare(change(**SETTINGS[settings], **gpu), tmp_path, (2, 2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def interrupt_and_compare(config, tmp_path, at):
     whole = fit(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         fit(config, tmp_path / "run", watch=Stop(*at))

@@ -1,6 +1,7 @@
 """The training engine, top to bottom: set up, fit, validate, keep the best and the last."""
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -165,7 +166,8 @@ def _set_up(config: TrainConfig) -> Trainer:
         network = network.to(memory_format=torch.channels_last)  # what the tensor cores want
     averaged = average(network, config.optim.ema_decay) if config.optim.ema_decay else None
     views = Views(network, tap if criterion.uses_latents else None, config.forward)
-    optimizer = build_optimizer(config.optim, network.parameters(), fabric.device)
+    scaled = config.hardware.precision == "fp16"
+    optimizer = build_optimizer(config.optim, network.parameters(), fabric.device, scaled)
     wrapped, optimizer = fabric.setup(views, optimizer)
     paired = criterion.uses_latents or criterion.objective.views == "both"
     loader = Loader(
@@ -217,6 +219,8 @@ def _fabric(config: TrainConfig) -> Fabric:
         )
     torch.set_float32_matmul_precision("high" if hardware.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = hardware.precision == "tf32"
+    if hardware.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs to be deterministic
     torch.use_deterministic_algorithms(hardware.deterministic)
     torch.backends.cudnn.benchmark = not hardware.deterministic
     return Fabric(accelerator="cuda" if on_gpu else "cpu", devices=1, precision=_PRECISIONS[hardware.precision])

@@ -13,9 +13,18 @@ from adawac.config import OptimConfig
 __all__ = ["average", "build_optimizer", "learning_rate", "set_learning_rate"]
 
 
-def build_optimizer(config: OptimConfig, parameters: Iterable[nn.Parameter], device: torch.device) -> Optimizer:
-    """Return the optimiser, in its fused form on a GPU."""
-    fused = device.type == "cuda"
+def build_optimizer(
+    config: OptimConfig, parameters: Iterable[nn.Parameter], device: torch.device, scaled: bool = False
+) -> Optimizer:
+    """Return the optimiser, in its fused form on a GPU.
+
+    Args:
+        config: What it is.
+        parameters: What it moves.
+        device: Where they are.
+        scaled: Whether the loss is scaled (fp16): a fused optimiser unscales gradients itself, too late to clip them.
+    """
+    fused = device.type == "cuda" and not (scaled and config.clip_norm is not None)
     if config.optimizer == "adamw":
         return AdamW(parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=fused)
     return SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused)

@@ -74,7 +74,7 @@ class TrainingState:
         self._restore_optimizer(_below(tensors, "optimizer"))
         gradients = _below(tensors, "gradient")
         for name, parameter in self.network.named_parameters():
-            parameter.grad = gradients[name].to(parameter.device) if name in gradients else None
+            parameter.grad = _like(gradients[name], parameter) if name in gradients else None
         if self.precision is not None and plain["precision"]:
             self.precision.load_state_dict(dict(plain["precision"]))
         torch.set_rng_state(tensors["random.cpu"].cpu())
@@ -86,12 +86,19 @@ class TrainingState:
         state["weights.log_odds"] = torch.from_numpy(carry_over(old, ids, self.ids, new=0.0))
         self.criterion.load_state_dict(state)
 
+    @torch.no_grad()
     def _restore_optimizer(self, found: Mapping[str, Tensor]) -> None:
+        parameters = [one for group in self.optimizer.param_groups for one in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in found.items():
             place, _, key = name.partition(".")
-            state.setdefault(int(place), {})[key] = value
+            state.setdefault(int(place), {})[key] = _like(value, parameters[int(place)])
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+
+
+def _like(value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """Return a value in its parameter's memory layout, which files do not keep and fused optimisers insist on."""
+    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
