@@ -1,6 +1,7 @@
 """The engine: every method and forward, the same run from the same seed, and exactly the same after an interruption."""
 
 import logging
+import signal
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from adawac.errors import BusyError, ConfigError, MissingFileError, NotBuiltErro
 from adawac.runs import Run
 from adawac.train import fit
 from adawac.train.forward import Views
+from adawac.train.record import EpochRecord
 
 
 def outcome(run: Run):
@@ -260,3 +262,37 @@ def test_every_network_trains_with_every_forward(change, tmp_path, model, forwar
     _, loss = run.curve("loss")
     assert loss[-1] < loss[0]
     assert np.abs(run.history["beta"][-1] - 0.5).max() > 0.01
+
+
+def interrupted_within_a_step(monkeypatch, times):
+    """Send Ctrl-C `times` times after the backward pass of step 6: beta has moved, the network has not."""
+    add, calls = EpochRecord.add, []
+
+    def noted(self, *args):
+        add(self, *args)
+        calls.append(args)
+        if len(calls) == 6:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(EpochRecord, "add", noted)
+
+
+def test_ctrl_c_within_a_step_waits_for_its_end(config, tmp_path, monkeypatch):
+    whole = fit(config, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        interrupted_within_a_step(patched, times=1)
+        with pytest.raises(KeyboardInterrupt):
+            fit(config, tmp_path / "run")
+    assert Run(tmp_path / "run").checkpoint("last").state["step"] > 0
+    assert_same(fit(None, tmp_path / "run", resume=True), whole)
+
+
+def test_a_second_ctrl_c_does_not_wait_and_keeps_the_last_whole_checkpoint(config, tmp_path, monkeypatch):
+    whole = fit(config, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        interrupted_within_a_step(patched, times=2)
+        with pytest.raises(KeyboardInterrupt):
+            fit(config, tmp_path / "run")
+    assert Run(tmp_path / "run").checkpoint("last").state["step"] == 0
+    assert_same(fit(None, tmp_path / "run", resume=True), whole)

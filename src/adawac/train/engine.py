@@ -26,6 +26,7 @@ from adawac.methods import build_method
 from adawac.models import build
 from adawac.runs import Run, RunWriter
 from adawac.train.forward import Views
+from adawac.train.interrupt import Interrupt
 from adawac.train.optim import average, build_optimizer, learning_rate, set_learning_rate
 from adawac.train.record import EpochRecord
 from adawac.train.state import TrainingState
@@ -84,9 +85,9 @@ def fit(config: TrainConfig | None, out: Path | str, *, resume: bool = False, wa
             raise RunError(f"Expected a configuration in {out} to go on with, but it cannot be read. Give one.")
     trainer = _set_up(config)
     writer = RunWriter(out, config, epochs=config.epochs, summary=config.summary, resume=resume)
-    with writer as run:
+    with writer as run, Interrupt() as interrupt:
         try:
-            _fit(trainer, run, resume, watch or LogWatch())
+            _fit(trainer, run, resume, watch or LogWatch(), interrupt)
         except torch.OutOfMemoryError as error:
             raise RunError(
                 f"Expected a step to fit into the device's memory, but it did not ({str(error).splitlines()[0]}). "
@@ -243,7 +244,7 @@ def _store_path(config: TrainConfig) -> Path:
 # -- fit --------------------------------------------------------------------------------------------------------------
 
 
-def _fit(trainer: Trainer, run: RunWriter, resume: bool, watch: Watch) -> None:
+def _fit(trainer: Trainer, run: RunWriter, resume: bool, watch: Watch, interrupt: Interrupt) -> None:
     config, loader = trainer.config, trainer.loader
     run.write_data(_describe_data(trainer))
     rows = run.write_samples(trainer.samples.table)
@@ -258,8 +259,11 @@ def _fit(trainer: Trainer, run: RunWriter, resume: bool, watch: Watch) -> None:
                 _step(trainer, record, batch, epoch, step)
                 step += 1
                 watch.step(epoch, step)
+                if interrupt.asked:
+                    raise KeyboardInterrupt
         except KeyboardInterrupt:
-            _save(trainer, run, "last", epoch=epoch - 1, step=step, best=best, record=record)
+            if not interrupt.forced:  # else it came within a step, which is half done
+                _save(trainer, run, "last", epoch=epoch - 1, step=step, best=best, record=record)
             raise
         _check_finite(trainer, run, record, epoch)
         metrics = _log(trainer, run, record, rows, epoch, len(loader) - first_step, started)
