@@ -76,6 +76,14 @@ def test_table_survives_csv_exactly(tmp_path):
         np.testing.assert_array_equal(getattr(read, name), getattr(written, name))
 
 
+@pytest.mark.parametrize("odd", ["a\rb", "a\nb", "a\r\nb", 'a"b', "a,b", "<b>"])
+def test_table_survives_odd_names(tmp_path, odd):
+    table(group=np.array([odd] * 6), class_names=("background", odd)).write_csv(tmp_path / "table.csv")
+    read = SampleTable.read_csv(tmp_path / "table.csv")
+    assert read.group.tolist() == [odd] * 6
+    assert read.class_names == ("background", odd)
+
+
 def test_table_of_something_else_is_refused(tmp_path):
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match=r"table\.csv"):

@@ -265,7 +265,7 @@ class SampleTable:
         plain = [name for name in self.columns() if name not in ("shape", "fraction")]
         header = [*plain, "shape", *(f"fraction:{name}" for name in self.class_names)]
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
+            writer = csv.writer(file)  # its line ends are \r\n, so that a name with either of these is quoted
             writer.writerow(header)
             columns = [getattr(self, name).tolist() for name in plain]
             shapes = ["x".join(str(side) for side in shape) for shape in self.shape.tolist()]
