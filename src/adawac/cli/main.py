@@ -89,10 +89,7 @@ def _fail(code: int, message: str, debug: bool) -> int:
 
 
 def not_built(command: Callable[P, Any]) -> Callable[P, Any]:
-    """Mark a command of the design that this version only lists; whoever builds it takes the mark off.
-
-    A command that works in part says how in an attribute `works`.
-    """
+    """Mark a command of the design that this version only lists; whoever builds it takes the mark off."""
     name = command.__name__.replace("_", "-")
 
     @functools.wraps(command)
@@ -103,7 +100,7 @@ def not_built(command: Callable[P, Any]) -> Callable[P, Any]:
 
     first, *rest = (command.__doc__ or "").split("\n")
     refuse.__doc__ = "\n".join([f"{first.removesuffix('.')} (not built yet).", *rest])
-    refuse.works = None  # type: ignore[attr-defined]
+    refuse.not_built = True  # type: ignore[attr-defined]
     return refuse
 
 
@@ -119,9 +116,8 @@ def print_text(text: str) -> None:
 
 def _works_today() -> str:
     commands = (name for name in app if not name.startswith("-"))
-    works = [getattr(app[name].default_command, "works", f"adawac {name}") for name in commands]
-    built = ", ".join(f"`{one}`" for one in works if one)
-    return f"What works today: {built}, and the library (`adawac.AdaWAC`, see the README)."
+    built = [f"`adawac {name}`" for name in commands if not hasattr(app[name].default_command, "not_built")]
+    return f"What works today: {', '.join(built)}, and the library (`adawac.AdaWAC`, see the README)."
 
 
 def _take_debug(argv: Sequence[str]) -> tuple[bool, list[str]]:

@@ -34,6 +34,20 @@ def group_by_number(patient: str) -> str | None:
     return _GROUPS[place] if 0 <= place < len(_GROUPS) else None
 
 
+def _ref(
+    patient: str, case: str, group: str | None, images: tuple[Path, ...], labels: tuple[Path, ...] = ()
+) -> CaseRef:
+    return CaseRef(
+        dataset="acdc",
+        patient=patient,
+        id=case,
+        group=group or group_by_number(patient),
+        split=paper_split(patient),
+        images=images,
+        labels=labels,
+    )
+
+
 @SOURCES.register("acdc")
 def acdc(root: Path) -> Source:
     """Open an ACDC folder; the layout is recognised."""
@@ -62,17 +76,7 @@ class AcdcSlices(SliceSource):
             match = _FRAME.fullmatch(case)
             if match is None:
                 raise DataError(f"Expected patientPPP_frameFF, but got {paths[0]}. Rename it as in the release.")
-            patient = match["patient"]
-            refs.append(
-                CaseRef(
-                    dataset=self.dataset,
-                    patient=patient,
-                    id=case,
-                    group=group_by_number(patient),
-                    split=paper_split(patient),
-                    images=paths,
-                )
-            )
+            refs.append(_ref(match["patient"], case, None, paths))
         return check_refs(refs, self.root) if refs else []
 
 
@@ -92,18 +96,7 @@ class AcdcRelease(Source):
             label = path.with_name(path.name.replace(case, f"{case}_gt"))
             if not label.is_file():
                 raise DataError(f"Expected the label map {label}, but it is missing. Copy it from the release.")
-            patient = match["patient"]
-            refs.append(
-                CaseRef(
-                    dataset=self.dataset,
-                    patient=patient,
-                    id=case,
-                    group=_read_group(path.with_name("Info.cfg")) or group_by_number(patient),
-                    split=paper_split(patient),
-                    images=(path,),
-                    labels=(label,),
-                )
-            )
+            refs.append(_ref(match["patient"], case, _read_group(path.with_name("Info.cfg")), (path,), (label,)))
         return check_refs(refs, self.root) if refs else []
 
     def load(self, ref: CaseRef) -> Case:
