@@ -440,3 +440,16 @@ def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(AdawacError, match="Expected a folder for the figures"):
         theory.run(tmp_path / "file")
+
+
+@pytest.mark.slow
+def test_the_command_writes_figures_and_numbers(tmp_path, capsys):
+    import json
+
+    from adawac.cli import run
+
+    assert run(["theory", "--out", str(tmp_path / "theory"), "--quick", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    written = json.loads((tmp_path / "theory" / "theory.json").read_text())
+    assert printed == written
+    assert len(list((tmp_path / "theory").glob("*.png"))) == 6

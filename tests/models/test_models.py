@@ -1,5 +1,6 @@
 """Networks by name: each family runs, has its latent, and says what is wrong with a name."""
 
+import json
 import subprocess
 import sys
 import types
@@ -266,3 +267,18 @@ def test_what_a_network_needs_besides_its_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "needy_package", types.SimpleNamespace(needy=needy))
     with pytest.raises(MissingDependencyError, match=r"'needy_package:needy' needs.*No module named 'einops'"):
         build("needy_package:needy", 4)
+
+
+def test_the_command_lists_names_sizes_and_taps(capsys):
+    from adawac.cli import run
+
+    assert run(["models", "transunet*", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["transunet"]["parameters"] == 105_277_081
+    assert rows["transunet"]["tap"] == "encoder"
+    assert run(["models", "transunet*"]) == 0
+    out = capsys.readouterr().out
+    assert "transunet-small" in out
+    assert "105.3" in out
+    assert run(["models", "nothing*"]) == 2
+    assert "matches none" in capsys.readouterr().err
