@@ -36,6 +36,7 @@ _MODULES = (
     "runs",
     "theory",
     "train",
+    "trained",
 )
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         runs,
         theory,
         train,
+        trained,
     )
     from adawac.algorithm import AdaWAC, Criterion, SampleWeights, Step, Weighting
     from adawac.features import EncoderTap

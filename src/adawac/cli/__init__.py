@@ -3,6 +3,18 @@
 from adawac.cli.main import app, run
 
 # Importing a module registers its commands.
-from adawac.cli import data, demo, evaluation, paper, training, viewing  # isort: skip
+from adawac.cli import data, demo, evaluation, figures, paper, prediction, reports, training, viewing  # isort: skip
 
-__all__ = ["app", "data", "demo", "evaluation", "paper", "run", "training", "viewing"]
+__all__ = [
+    "app",
+    "data",
+    "demo",
+    "evaluation",
+    "figures",
+    "paper",
+    "prediction",
+    "reports",
+    "run",
+    "training",
+    "viewing",
+]

@@ -395,4 +395,5 @@ def _describe_data(trainer: Trainer) -> dict[str, Any]:
         "num_samples": len(trainer.samples),
         "label_sparse": int(np.sum(trainer.samples.table.label_sparse)),
         "validation": trainer.validation,
+        "network": {"faithful": getattr(trainer.network, "faithful", None)},
     }
