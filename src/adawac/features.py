@@ -58,6 +58,8 @@ class EncoderTap:
     def encode(self, network: nn.Module, *inputs: Any) -> None:
         """Run a network as far as the tapped submodules, for their latents alone: the rest of it is not computed.
 
+        Under `torch.no_grad()` these come without a gradient.
+
         Args:
             network: What the tap sits on, or a wrapper of it.
             inputs: Its arguments.
@@ -123,7 +125,8 @@ class _Hook:
         self.active = False  # until a tap owns it, and no longer than that tap lives
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if not self.active or not torch.is_grad_enabled() or _in_backward():
+        wanted = torch.is_grad_enabled() or self.reached is not None  # who encodes wants the latent, gradient or not
+        if not self.active or not wanted or _in_backward():
             return
         if len(self.latents) >= _LIMIT:
             self.latents.clear()

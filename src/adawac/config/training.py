@@ -98,7 +98,7 @@ class ValidationConfig(Config):
 
     every: int = setting(0, "Validate after every so many epochs; 0: never.", least=0)
     select: Literal["last", "best"] = setting("last", "Take the last weights, or those that validated best.")
-    metric: str = setting("dice", "What best means.")
+    metric: Literal["dice", "hd95"] = setting("dice", "What best means: the highest Dice, or the lowest HD95.")
     convention: Literal["strict", "adawac", "transunet", "nan"] = setting("strict", "What empty masks score.")
 
 
@@ -108,8 +108,9 @@ class TrainConfig(Config):
 
     epochs: int = setting(150, "Passes over the training samples.", least=1)
     seed: int = setting(1234, "All randomness follows from it.", least=0)
-    forward: Literal["joint", "separate", "encoder"] = setting(
-        "joint", "Both views in one pass, in two, or the second one through the encoder alone."
+    forward: Literal["joint", "separate", "encoder", "encoder-detached"] = setting(
+        "joint",
+        "Both views in one pass, in two, or the second one through the encoder alone, with or without gradient.",
     )
     data: DataConfig = section(DataConfig, "Which samples are trained on, and how they reach the network.")
     model: ModelConfig = section(ModelConfig, "The network, and where its latents are read.")

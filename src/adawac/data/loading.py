@@ -10,6 +10,7 @@ import copy
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -312,6 +313,13 @@ class Loader:
             low, high = self._steps.limits[step : step + 2]
             yield Batch(**views, index=index, global_size=high - low)
 
+    def indices(self, epoch: int, start: int = 0) -> Iterator[Int[Tensor, " B"]]:
+        """Yield the rows of an epoch's steps, on the device; the host talks to it once, for the whole epoch."""
+        order = random_order(self._steps.seed, epoch, self._steps.keys).to(self.device)
+        for low, high in list(pairwise(self._steps.limits))[start:]:
+            first, last = rank_limits(low, high, self._steps.rank, self._steps.world)
+            yield order[first:last]
+
     def rows(self, epoch: int, step: int) -> list[int]:
         """Return the rows of the whole global batch of a step, as a message may want to name them."""
         low, high = self._steps.limits[step : step + 2]
@@ -319,9 +327,8 @@ class Loader:
         return rows
 
     def _from_memory(self, resident: ResidentSamples) -> Iterator[tuple[Tensor, ViewBatch]]:
-        for epoch, rows in self._steps:
-            index = torch.tensor(rows)
-            index = index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
+        epoch = self._steps.epoch
+        for index in self.indices(epoch, self._steps.start):
             yield index, resident(index, epoch)
 
     def _streamed(self, epoch: int) -> Iterator[tuple[Tensor, ViewBatch]]:

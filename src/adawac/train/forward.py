@@ -10,7 +10,7 @@ from adawac.features import EncoderTap
 
 __all__ = ["Forward", "Views"]
 
-Forward = Literal["joint", "separate", "encoder"]
+Forward = Literal["joint", "separate", "encoder", "encoder-detached"]
 
 
 class Views(nn.Module):
@@ -20,7 +20,8 @@ class Views(nn.Module):
         network: The network.
         tap: The submodule whose output is the latent; None where none is compared.
         mode: `joint` concatenates the views (one pass, BatchNorm sees both); `separate` passes one after the other;
-            `encoder` supervises the first view and takes the second only as far as its latent.
+            `encoder` supervises the first view and takes the second only as far as its latent; `encoder-detached` does
+            so without a gradient, so that the first view's latent is drawn to the second's.
     """
 
     def __init__(self, network: nn.Module, tap: str | None, mode: Forward):
@@ -35,9 +36,10 @@ class Views(nn.Module):
             if self.tap is not None:
                 self.tap.clear()
             return logits, None
-        if self.mode == "encoder":
+        if self.mode in ("encoder", "encoder-detached"):
             logits = self.network(views[0])
-            self.tap.encode(self.network, views[1])
+            with torch.set_grad_enabled(self.mode == "encoder"):
+                self.tap.encode(self.network, views[1])
         else:
             logits = self._supervised(views)
         return logits, self.tap.pop()
@@ -45,7 +47,7 @@ class Views(nn.Module):
     def _supervised(self, views: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
         if self.mode == "joint":
             return self.network(torch.cat(list(views)))  # type: ignore[no-any-return]
-        outputs = [self.network(view) for view in views[: 1 if self.mode == "encoder" else None]]
+        outputs = [self.network(view) for view in views[: None if self.mode == "separate" else 1]]
         if isinstance(outputs[0], Tensor):
             return torch.cat(outputs)
         return [torch.cat(level) for level in zip(*outputs, strict=True)]  # deep supervision

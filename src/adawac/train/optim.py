@@ -25,9 +25,13 @@ def build_optimizer(
         scaled: Whether the loss is scaled (fp16): a fused optimiser unscales gradients itself, too late to clip them.
     """
     fused = device.type == "cuda" and not (scaled and config.clip_norm is not None)
+    # On the device, so that a captured step sees it change.
+    lr = torch.tensor(config.lr, device=device) if fused else config.lr
     if config.optimizer == "adamw":
-        return AdamW(parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=fused)
-    return SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused)
+        return AdamW(
+            parameters, lr=lr, betas=config.betas, weight_decay=config.weight_decay, fused=fused, capturable=fused
+        )
+    return SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused)
 
 
 def learning_rate(config: OptimConfig, step: int, steps: int, warmup: int) -> float:
@@ -53,7 +57,10 @@ def learning_rate(config: OptimConfig, step: int, steps: int, warmup: int) -> fl
 def set_learning_rate(optimizer: Optimizer, value: float) -> None:
     """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
 
 
 def average(network: nn.Module, decay: float) -> AveragedModel:

@@ -28,6 +28,7 @@ class TrainingState:
         ids: The sample that each row of beta belongs to.
         averaged: The averaged weights, if any.
         precision: What scales the loss of fp16 training, if anything does.
+        rank: Whose random generators these are.
     """
 
     network: nn.Module
@@ -36,6 +37,7 @@ class TrainingState:
     ids: list[str]
     averaged: AveragedModel | None = None
     precision: Precision | None = None
+    rank: int = 0
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor under a name of its own."""
@@ -50,7 +52,11 @@ class TrainingState:
         for name, parameter in self.network.named_parameters():
             if parameter.grad is not None:  # batches that were added up, but not yet stepped with
                 found[f"gradient.{name}"] = parameter.grad
-        found["random.cpu"] = torch.get_rng_state()
+        return found | self.random()
+
+    def random(self) -> dict[str, Tensor]:
+        """Return the state of this rank's random generators."""
+        found = {"random.cpu": torch.get_rng_state()}
         if torch.cuda.is_initialized():
             found["random.cuda"] = torch.cuda.get_rng_state()
         return found
@@ -77,9 +83,15 @@ class TrainingState:
             parameter.grad = _like(gradients[name], parameter) if name in gradients else None
         if self.precision is not None and plain["precision"]:
             self.precision.load_state_dict(dict(plain["precision"]))
-        torch.set_rng_state(tensors["random.cpu"].cpu())
-        if "random.cuda" in tensors and torch.cuda.is_initialized():
-            torch.cuda.set_rng_state(tensors["random.cuda"].cpu())
+        self._restore_random(tensors)
+
+    def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over this rank's generators; a rank that was not there before goes on with its own."""
+        own = f".{self.rank}" if self.rank else ""
+        if f"random.cpu{own}" in tensors:
+            torch.set_rng_state(tensors[f"random.cpu{own}"].cpu())
+        if f"random.cuda{own}" in tensors and torch.cuda.is_initialized():
+            torch.cuda.set_rng_state(tensors[f"random.cuda{own}"].cpu())
 
     def _restore_weights(self, state: dict[str, Tensor], ids: list[str]) -> None:
         old = state["weights.log_odds"].cpu().numpy()

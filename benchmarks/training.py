@@ -1,0 +1,241 @@
+"""Training through `adawac.fit` itself, everything included: slices/s, memory, what a step consists of.
+
+    python benchmarks/training.py STORE ladder --model unet        # from eager fp32 to captured bf16, and compiled
+    python benchmarks/training.py STORE cost --model unet          # AdaWAC's forwards against the single-view baseline
+    python benchmarks/training.py STORE batch --model unet         # slices/s against the batch
+    python benchmarks/training.py STORE size --model unet          # against the size of the input
+    python benchmarks/training.py STORE rows                       # step time against the number of rows of beta
+    python benchmarks/training.py STORE kernels --model unet       # the largest kernels, and how long the GPU idles
+
+AdaWAC, preset `official` (both views supervised), batch 24, 224×224, unless a part says otherwise. The rate is the
+median over the epochs after the second. Writes benchmarks/results/training-PART-MODEL.json; the page is made by
+benchmarks/render.py.
+"""
+
+import argparse
+import gc
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from adawac.config import TrainConfig, override
+from adawac.train import fit
+from adawac.train.record import EpochRecord
+from adawac.train.setup import set_up
+from adawac.train.step import TrainStep
+
+RESULTS = Path(__file__).parent / "results"
+# GFLOP of a forward and backward pass over one image at 224×224, multiplications and additions apart.
+GFLOP = {"unet": 35.5, "transunet": 175.0}
+RELEASED = {"unet": 239, "transunet": 91}  # slices/s of the released code, same GPU, same data
+BASE = {
+    "method.name": "adawac",
+    "method.preset": "official",
+    "method.options": {"eta_beta": 8.0, "lambda_ac": 2.0},
+    "hardware.precision": "bf16",
+    "data.residence": "device",
+}
+LADDER = {
+    "eager": {"hardware.precision": "fp32", "data.residence": "stream", "hardware.capture": "never"},
+    "resident": {"hardware.precision": "fp32", "hardware.capture": "never"},
+    "bf16": {"hardware.capture": "never"},
+    "captured": {},
+    "compiled": {"hardware.compile": True},
+}
+COST = {
+    "baseline": {"method.name": "baseline"},
+    "joint": {},
+    "separate": {"forward": "separate"},
+    "encoder": {"forward": "encoder", "method.options": {"eta_beta": 8.0, "lambda_ac": 2.0, "views": "first"}},
+    "encoder-detached": {
+        "forward": "encoder-detached",
+        "method.options": {"eta_beta": 8.0, "lambda_ac": 2.0, "views": "first"},
+    },
+}
+
+
+class Clock:
+    """Notes when the first step was done, and the rate of every epoch."""
+
+    def __init__(self):
+        self.begun, self.first, self.rates = time.perf_counter(), None, []
+
+    def start(self, *_):
+        pass
+
+    def step(self, epoch, step):
+        if self.first is None:
+            torch.cuda.synchronize()
+            self.first = time.perf_counter() - self.begun
+
+    def epoch(self, epoch, metrics):
+        self.rates.append(metrics["slices_per_second"])
+
+
+def measure(store: Path, model: str, changes: dict, epochs: int) -> dict:
+    """Train for some epochs; return the rate and what else there is to know."""
+    config = override(
+        TrainConfig(),
+        {"data.store": store, "model.name": model, "epochs": epochs, "checkpoint_every": epochs, **BASE, **changes},
+    )
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    torch._dynamo.reset()
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        fit(config, Path(folder) / "run", watch=clock)
+    rate = statistics.median(clock.rates[2:])
+    views = 1 if changes.get("method.name") == "baseline" else 2
+    return {
+        "slices_per_second": rate,
+        "step_ms": 1000 * config.data.batch_size / rate,
+        "epochs": [round(one, 1) for one in clock.rates],
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
+        "seconds_to_first_step": clock.first,
+        "tflops": rate * views * GFLOP.get(model, math.nan) / 1000 * math.prod(config.data.image_size) / 224**2,
+    }
+
+
+def kernels(store: Path, model: str, changes: dict, steps: int = 10) -> dict:
+    """Profile some steps; return the largest kernels and the share of time in which the GPU does nothing."""
+    config = override(TrainConfig(), {"data.store": store, "model.name": model, **BASE, **changes})
+    trainer = set_up(config)
+    step = TrainStep(trainer, EpochRecord(len(trainer.samples), trainer.fabric.device))
+    inputs = iter(step.inputs(1, 0))
+    for number in range(6):
+        step(next(inputs), 1, number)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
+        for number in range(6, 6 + steps):
+            step(next(inputs), 1, number)
+        torch.cuda.synchronize()
+    events = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA and e.time_range]
+    spans = sorted((e.time_range.start, e.time_range.end) for e in events)
+    busy, end = 0.0, spans[0][0]
+    for start, stop in spans:
+        busy += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    total = end - spans[0][0]
+    times = Counter()
+    for e in events:
+        times[e.name[:110]] += e.time_range.end - e.time_range.start
+    return {
+        "idle": 1 - busy / total,
+        "step_ms": total / steps / 1000,
+        "kernels_a_step": len(events) / steps,
+        "largest": [{"name": name, "ms": t / steps / 1000, "share": t / busy} for name, t in times.most_common(12)],
+        "reason": step.reason,
+    }
+
+
+def limits() -> dict:
+    """Measure what this GPU gives at best: a large bf16 matrix product, and a copy."""
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    b = torch.empty(1 << 30, device="cuda", dtype=torch.uint8)
+    c = torch.empty_like(b)
+    seconds = []
+    for work in (lambda: a @ a, lambda: c.copy_(b)):
+        work()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(20):
+            work()
+        torch.cuda.synchronize()
+        seconds.append((time.perf_counter() - started) / 20)
+    return {"matrix_tflops": 2 * 8192**3 / seconds[0] / 1e12, "copy_gb_per_second": 2 * (1 << 30) / seconds[1] / 1e9}
+
+
+def parts(args) -> dict[str, dict]:
+    """Return the settings of each measurement of a part."""
+    sizes = [one for one in (8, 16, 24, 48, 96, 192, 384) if one <= args.largest]
+    return {
+        "ladder": LADDER,
+        "cost": COST,
+        "batch": {str(one): {"data.batch_size": one} for one in sizes},
+        "size": {str(one): {"data.image_size": (one, one)} for one in (224, 320, 384, 512)},
+    }[args.part]
+
+
+def rows(counts=(10**3, 10**4, 10**5, 10**6)) -> dict:
+    """Time a captured criterion against the number of samples that it weighs."""
+    import adawac
+
+    found = {}
+    for count in counts:
+        criterion = adawac.build_method("adawac", count, "official", eta_beta=8.0).cuda()
+        logits = torch.randn(48, 4, 224, 224, device="cuda", requires_grad=True)
+        labels = torch.randint(0, 4, (48, 224, 224), device="cuda")
+        latents = torch.randn(48, 512, 7, 7, device="cuda", requires_grad=True)
+        index = torch.randperm(count, device="cuda")[:24]
+        record = EpochRecord(count, torch.device("cuda"))
+
+        def work(criterion=criterion, logits=logits, labels=labels, latents=latents, index=index, record=record):
+            out = criterion(logits, labels, latents, index)
+            out.loss.backward()
+            record.add(0, index, out)
+
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                work()
+            torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            work()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(100):
+            graph.replay()
+        torch.cuda.synchronize()
+        found[str(count)] = {"criterion_ms": 10 * (time.perf_counter() - started)}
+        print(count, found[str(count)], flush=True)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("part", choices=["ladder", "cost", "batch", "size", "rows", "kernels"])
+    parser.add_argument("--model", default="unet")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--largest", type=int, default=384)
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--set", nargs="*", default=[], help="further settings for all measurements: path=value")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    from adawac.config import assignments
+
+    extra = assignments(tuple(args.set))
+    result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "model": args.model}
+    result |= {"released": RELEASED.get(args.model), "gflop": GFLOP.get(args.model), "limits": limits()}
+    target = args.out / f"training-{args.part}-{args.model}.json"
+    found: dict[str, dict] = {}
+    if args.part == "rows":
+        found = rows()
+    elif args.part == "kernels":
+        found = {"captured": kernels(args.store, args.model, extra)}
+        print(json.dumps(found, indent=1), flush=True)
+    else:
+        for name, changes in parts(args).items():
+            if args.only and name not in args.only:
+                continue
+            try:
+                found[name] = measure(args.store, args.model, {**changes, **extra}, args.epochs)
+            except Exception as error:
+                found[name] = {"error": str(error)[:300]}
+            print(name, json.dumps(found[name]), flush=True)
+            target.write_text(json.dumps({**result, "measured": found}, indent=2) + "\n")
+    target.write_text(json.dumps({**result, "measured": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Where training runs: one process or several, here or on many machines, through Fabric."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from lightning_fabric import Fabric
+
+from adawac.config import TrainConfig
+from adawac.errors import AdawacError, ConfigError, RunError
+
+__all__ = ["agree", "build_fabric", "launch", "lost_rank"]
+
+_PRECISIONS: Mapping[str, Any] = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+def build_fabric(config: TrainConfig) -> Fabric:
+    """Return what knows the devices, after setting torch's switches for precision and determinism."""
+    hardware = config.hardware
+    if hardware.accelerator == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("Expected a GPU for hardware.accelerator=cuda, but torch sees none. Choose cpu or auto.")
+    on_gpu = hardware.accelerator != "cpu" and torch.cuda.is_available()
+    if not on_gpu and (hardware.precision in ("fp16", "tf32") or hardware.sync_batchnorm):
+        asked = "hardware.sync_batchnorm" if hardware.sync_batchnorm else f"hardware.precision={hardware.precision}"
+        raise ConfigError(f"Expected a GPU for {asked}, but torch sees none. Leave it out on a CPU.")
+    devices, nodes = _asked(config)
+    if on_gpu and devices > torch.cuda.device_count():
+        raise ConfigError(
+            f"Expected at most {torch.cuda.device_count()} devices, as many as torch sees here, but got {devices}. "
+            "Lower hardware.devices."
+        )
+    torch.set_float32_matmul_precision("high" if hardware.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = hardware.precision == "tf32"
+    if hardware.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs to be deterministic
+    torch.use_deterministic_algorithms(hardware.deterministic)
+    torch.backends.cudnn.benchmark = not hardware.deterministic
+    alone = devices * nodes == 1
+    with _quiet():
+        return Fabric(
+            accelerator="cuda" if on_gpu else "cpu",
+            devices=devices,
+            num_nodes=nodes,
+            strategy="auto" if alone else "ddp" if on_gpu or "RANK" in os.environ or nodes > 1 else "ddp_fork",
+            precision=_PRECISIONS[hardware.precision],
+        )
+
+
+def _asked(config: TrainConfig) -> tuple[int, int]:
+    """Return the devices on each machine and the machines: what torchrun started, or else what is configured."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    return config.hardware.devices, config.hardware.nodes
+
+
+def launch(fabric: Fabric, train: Callable[..., None], *arguments: Any) -> None:
+    """Call `train(fabric, *arguments)` on every rank, and raise here what stopped it there."""
+    if fabric.world_size == 1:
+        train(fabric, *arguments)
+        return
+    with _children_take_interrupts():
+        try:
+            problem = fabric.launch(_guarded, train, *arguments)  # type: ignore[arg-type]
+        except (mp.ProcessExitedException, mp.ProcessRaisedException) as error:
+            raise lost_rank(str(error)) from error
+    if problem is not None:
+        raise problem
+
+
+def _guarded(fabric: Fabric, train: Callable[..., None], *arguments: Any) -> BaseException | None:
+    """Train; return what went wrong, since a process could only pass on its text."""
+    try:
+        with _quiet():
+            train(fabric, *arguments)
+    except (AdawacError, KeyboardInterrupt) as error:
+        return error
+    except RuntimeError as error:
+        if _is_about_a_rank(error):
+            return lost_rank(str(error))
+        raise
+    return None
+
+
+def lost_rank(why: str) -> RunError:
+    """Return the message for a rank that is gone."""
+    return RunError(
+        f"Expected every rank to stay alive, but one was lost ({why.strip().splitlines()[0][:200]}). Go on from the "
+        "last checkpoint with --resume, on as many devices as there are."
+    )
+
+
+def _is_about_a_rank(error: RuntimeError) -> bool:
+    text = str(error)
+    return isinstance(error, dist.DistError) or any(word in text for word in ("gloo", "Connection", "NCCL", "peer"))
+
+
+def agree(fabric: Fabric, flag: bool) -> bool:
+    """Return on every rank whether the flag is up on any of them."""
+    if fabric.world_size == 1:
+        return flag
+    return bool(fabric.all_reduce(torch.tensor(float(flag), device=fabric.device), reduce_op="sum"))
+
+
+@contextmanager
+def _children_take_interrupts() -> Iterator[None]:
+    """Leave Ctrl-C to the processes that train: this one only waits for them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Fabric from telling what its user did not ask: which precision it uses, how many ranks have joined."""
+    names = ("lightning_fabric.utilities.rank_zero", "lightning.fabric.utilities.rank_zero")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

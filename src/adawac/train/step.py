@@ -1,0 +1,109 @@
+"""One training step: a function of tensors on the device, called eagerly or replayed as a CUDA graph."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adawac.data.loading import Batch
+from adawac.train.capture import Captured
+from adawac.train.optim import learning_rate, set_learning_rate
+from adawac.train.record import EpochRecord
+from adawac.train.setup import Trainer
+
+__all__ = ["TrainStep", "why_eager"]
+
+
+class TrainStep:
+    """Takes batches forward and backward, and after every `accumulate` of them a step of the optimiser.
+
+    Args:
+        trainer: What is trained.
+        record: Where the samples' values go.
+    """
+
+    def __init__(self, trainer: Trainer, record: EpochRecord):
+        self.trainer, self.record, self.optim = trainer, record, trainer.config.optim
+        self.steps = len(trainer.loader)
+        self.eager = why_eager(trainer)
+        self._captured = Captured(self._learn, self._forget) if self.eager is None else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why steps run eagerly; None where they are replayed, or still warm up for it."""
+        return self.eager if self._captured is None else self._captured.reason
+
+    def inputs(self, epoch: int, start: int) -> Iterator[Any]:
+        """Yield what the steps of an epoch take: rows of samples that lie in the device's memory, else batches."""
+        loader = self.trainer.loader
+        return loader.epoch(epoch, start) if loader.resident is None else loader.indices(epoch, start)
+
+    def __call__(self, given: Tensor | Batch, epoch: int, number: int) -> None:
+        """Take one step, the one with this number (from 0) in its epoch."""
+        if isinstance(given, dict):
+            given = {name: value for name, value in given.items() if name != "global_size"}  # type: ignore[assignment]
+        set_learning_rate(self.trainer.optimizer, self.rate(epoch, number))
+        if self._captured is None:
+            self._learn(given, epoch, number)
+        else:
+            device = self.trainer.fabric.device
+            self._captured(given, *(torch.full((), one, device=device) for one in (epoch, number)))
+        if self.trainer.averaged is not None and self._complete(number):
+            self.trainer.averaged.update_parameters(self.trainer.network)
+
+    def rate(self, epoch: int, number: int) -> float:
+        """Return the learning rate of a step of an epoch."""
+        an_epoch = -(-self.steps // self.optim.accumulate)
+        at = (epoch - 1) * an_epoch + number // self.optim.accumulate
+        total = self.trainer.config.epochs * an_epoch
+        return learning_rate(self.optim, at, total, round(self.optim.warmup_epochs * an_epoch))
+
+    def _learn(self, given: Any, epoch: Tensor | int, number: Tensor | int) -> None:
+        """Everything that happens on the device. `number` is a tensor only where every batch makes a step."""
+        trainer, optim = self.trainer, self.optim
+        resident = trainer.loader.resident
+        batch = given if resident is None else {**resident(given, epoch), "index": given}
+        logits, latents = trainer.views(*batch["images"])
+        supervised = len(logits if isinstance(logits, Tensor) else logits[0]) // len(batch["index"])
+        out = trainer.criterion(
+            logits, torch.cat(batch["labels"][:supervised]), latents, batch["index"], torch.cat(batch["views"])
+        )
+        trainer.fabric.backward(out.loss / self._together(number))
+        self.record.add(number, batch["index"], out)
+        if not self._complete(number):
+            return
+        if optim.clip_norm is not None:
+            # A gradient that is not finite shows in the next loss, which names its step.
+            trainer.fabric.clip_gradients(
+                trainer.views, trainer.optimizer, max_norm=optim.clip_norm, error_if_nonfinite=False
+            )
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+
+    def _together(self, number: Tensor | int) -> int:
+        """Return how many batches make the step that this one belongs to."""
+        size = self.optim.accumulate
+        return 1 if size == 1 else min(size, self.steps - int(number) // size * size)
+
+    def _complete(self, number: Tensor | int) -> bool:
+        """Tell whether the optimiser steps after this batch."""
+        size = self.optim.accumulate
+        return size == 1 or (int(number) + 1) % size == 0 or int(number) + 1 == self.steps
+
+    def _forget(self) -> None:
+        self.trainer.optimizer.zero_grad()
+
+
+def why_eager(trainer: Trainer) -> str | None:
+    """Return why a step cannot be replayed as a CUDA graph; None where it can."""
+    config = trainer.config
+    reasons = {
+        "the device is no GPU": trainer.fabric.device.type != "cuda",
+        "hardware.capture=never": config.hardware.capture == "never",
+        "fp16 scales the loss by what the host decides (bf16 needs no scaling)": config.hardware.precision == "fp16",
+        "optim.accumulate adds up batches": config.optim.accumulate > 1,
+        "several ranks exchange sizes through the host": trainer.fabric.world_size > 1,
+        "method.options.validate looks at values": trainer.criterion.objective.validate,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
