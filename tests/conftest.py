@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
+from places import REPOSITORY
+
 # Shape annotations are checked here and nowhere else; the hook must come before adawac's modules are imported.
 # (Not in adawac.objective, which gives its own messages for options of a wrong type.)
 install_import_hook(["adawac.losses", "adawac.algorithm", "adawac.methods"], "beartype.beartype")
@@ -16,8 +18,6 @@ settings.register_profile(
     "adawac", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.load_profile("adawac")
-
-REPOSITORY = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="session", autouse=True)

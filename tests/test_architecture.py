@@ -26,7 +26,7 @@ LAYERS = [
     ["evaluation", "prediction", "export"],
     ["figures"],
     ["report", "viewer"],
-    ["reproduction"],
+    ["reproduction", "demonstration"],
     ["integrations"],
     ["cli"],
     ["__main__"],

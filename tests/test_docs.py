@@ -2,7 +2,7 @@
 
 import sys
 
-from conftest import REPOSITORY
+from places import REPOSITORY
 
 
 def test_performance_page_quotes_the_measured_numbers():

@@ -17,7 +17,10 @@ _HOMES = {
     "Step": "algorithm",
     "Weighting": "algorithm",
     "build_method": "methods",
+    "evaluate": "evaluation",
+    "export_model": "export",
     "fit": "train",
+    "predict": "prediction",
 }
 _MODULES = (
     "algorithm",
@@ -25,14 +28,19 @@ _MODULES = (
     "config",
     "data",
     "errors",
+    "evaluation",
+    "export",
     "features",
+    "figures",
     "inference",
     "losses",
     "methods",
     "metrics",
     "models",
     "objective",
+    "prediction",
     "registry",
+    "report",
     "runs",
     "theory",
     "train",
@@ -48,23 +56,31 @@ if TYPE_CHECKING:
         config,
         data,
         errors,
+        evaluation,
+        export,
         features,
+        figures,
         inference,
         losses,
         methods,
         metrics,
         models,
         objective,
+        prediction,
         registry,
+        report,
         runs,
         theory,
         train,
         trained,
     )
     from adawac.algorithm import AdaWAC, Criterion, SampleWeights, Step, Weighting
+    from adawac.evaluation import evaluate
+    from adawac.export import export_model
     from adawac.features import EncoderTap
     from adawac.methods import METHODS, build_method
     from adawac.objective import PRESETS, Objective
+    from adawac.prediction import predict
     from adawac.train import fit
 
 

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from adawac.config import OptimConfig, TrainConfig, load
 from adawac.errors import MissingFileError
 from adawac.objective import PRESETS
 from adawac.recipes import recipe_names, recipe_path
+from adawac.train.forward import Views
 from adawac.train.optim import learning_rate
 from adawac.train.summary import separation, summarise
 
@@ -68,6 +71,17 @@ def test_the_recipes_of_the_papers_experiments():
         assert config.validation.select == ("best" if name.startswith("acdc") else "last")
     official = load(TrainConfig, recipe_path("synapse-unet-official")).method.options
     assert official == {"eta_beta": 8.0, "lambda_ac": PRESETS["official"].lambda_ac}
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("nearest", True), ("bilinear", False)])
+def test_repeated_pixels_keep_their_precision_under_autocast(mode, kept):
+    network = nn.Sequential(nn.Conv2d(1, 4, 3, 1, 1), nn.Upsample(scale_factor=2, mode=mode))
+    image = torch.randn(2, 1, 8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits, _ = Views(network, None, "joint")(image)
+        usual = network(image)
+    assert (logits.dtype == torch.bfloat16) == (kept or usual.dtype == torch.bfloat16)
+    assert torch.equal(logits.float(), usual.float())
 
 
 def test_a_wrong_recipe_names_the_near_ones():

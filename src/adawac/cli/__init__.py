@@ -3,7 +3,7 @@
 from adawac.cli.main import app, run
 
 # Importing a module registers its commands.
-from adawac.cli import data, demo, evaluation, figures, paper, prediction, reports, training, viewing  # isort: skip
+from adawac.cli import data, demo, evaluation, figures, paper, prediction, reports, reproduction, training, viewing  # isort: skip
 
 __all__ = [
     "app",
@@ -14,6 +14,7 @@ __all__ = [
     "paper",
     "prediction",
     "reports",
+    "reproduction",
     "run",
     "training",
     "viewing",

@@ -26,13 +26,17 @@ _COLUMNS = {
 
 
 class Display:
-    """Epochs and steps as bars, the numbers of each epoch as a line. Close it when training has ended."""
+    """Epochs and steps as bars, the numbers of each epoch as a line. Close it when training has ended.
 
-    def __init__(self) -> None:
+    Args:
+        quiet: Show nothing, where standard output is for something else.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._console = Console(highlight=False, markup=False)
+        self._console = Console(highlight=False, markup=False, quiet=quiet)
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -135,18 +135,72 @@ def models(
 
 
 @app.command(group=TRAIN)
-@not_built
 def bench(
     data: Annotated[Path | None, Parameter(help="A prepared store; the phantom by default.")] = None,
     /,
     *,
     model: Annotated[str, Parameter(help="The network.")] = "unet",
+    method: Annotated[str, Parameter(help="The method.")] = "adawac",
+    batch_size: Annotated[int, Parameter(help="Samples in a batch.")] = 24,
+    image_size: Annotated[int, Parameter(help="Height and width of the network's input.")] = 224,
+    steps: Annotated[int, Parameter(help="Steps that are timed.")] = 20,
+    changes: Annotated[
+        tuple[str, ...],
+        Parameter(name="--set", help="Any setting of `adawac train`, as path=value.", show_default=False),
+    ] = (),
     as_json: AsJson = False,
 ) -> None:
     """Measure training on this machine: slices/s, memory, share of time per part.
 
-    Example: adawac bench store --model transunet
+    Example: adawac bench
+
+    Example: adawac bench store --model transunet --set hardware.precision=bf16
     """
+    import tempfile
+
+    from adawac.benchmark import measure
+    from adawac.config import TrainConfig, assignments, override
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            "data.store": data.absolute() if data else _phantom(Path(folder) / "store", image_size),
+            "model.name": model,
+            "method.name": method,
+            "method.preset": "official",
+            "data.batch_size": batch_size,
+            "data.image_size": (image_size, image_size),
+            **assignments(changes),
+        }
+        found = measure(override(TrainConfig(), settings), steps=steps)
+    if as_json:
+        print_json(found)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    size = "×".join(map(str, found["image_size"]))
+    console.print(
+        f"{found['method']} with {found['model']}, {found['forward']}, {found['precision']}, batches of "
+        f"{found['batch_size']} at {size}, on {found['device']}"
+    )
+    how = "replayed as one CUDA graph" if found["captured"] else f"eager ({found['eager_because']})"
+    console.print(f"{found['slices_per_second']:.1f} slices/s: a step takes {found['step_ms']:.1f} ms, {how}")
+    console.print(f"peak memory {found['peak_gib']:.2f} GiB, first step after {found['seconds_to_first_step']:.1f} s")
+    table = Table("part of a step", "ms", "share", box=None, header_style="bold")
+    total = sum(found["parts_ms"].values())
+    for name, spent in found["parts_ms"].items():
+        table.add_row(name, f"{spent:.2f}", f"{spent / total:.0%}")
+    console.print(table)
+
+
+def _phantom(path: Path, size: int) -> Path:
+    """Make a phantom that fills some batches."""
+    from adawac.data.phantom import phantom_source
+    from adawac.data.prepare import prepare
+
+    prepare(phantom_source(4, 0, size=min(size, 128)), None, path, progress=False)
+    return path
 
 
 @app.command(group=TRAIN, name="nnunet-path")

@@ -38,6 +38,7 @@ class Score:
         convention: What empty masks score.
         checkpoint: Which weights predicted.
         split: Which part of the data the case belongs to.
+        unit: Of distances: `mm` or `voxel`; empty for other metrics.
     """
 
     patient: str
@@ -50,6 +51,7 @@ class Score:
     convention: str = "strict"
     checkpoint: str = "last"
     split: str = "test"
+    unit: str = ""
 
 
 def write_scores(folder: Path | str, name: str, scores: Iterable[Score]) -> Path:

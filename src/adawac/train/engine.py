@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 
 from adawac.config import TrainConfig
-from adawac.errors import RunError
+from adawac.errors import ConfigError, RunError
 from adawac.runs import Run, RunWriter
 from adawac.train.interrupt import Interrupt
 from adawac.train.keeping import Keeper
@@ -101,6 +101,13 @@ def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, watch: 
                 f"Expected a step to fit into the device's memory, but it did not ({str(error).splitlines()[0]}). "
                 "Lower data.batch_size or data.image_size, set hardware.precision=bf16 or forward=encoder, or stream "
                 "the samples with data.residence=stream."
+            ) from error
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ConfigError(
+                f"Expected more than 1 value per channel for BatchNorm, but the last batch has too few ({error}). "
+                "Change data.batch_size so that the last batch has more samples, or enlarge data.image_size."
             ) from error
 
 

@@ -1,16 +1,36 @@
 """Both views through the network: together, one after the other, or the second one through the encoder alone."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from adawac.features import EncoderTap
 
 __all__ = ["Forward", "Views"]
 
 Forward = Literal["joint", "separate", "encoder", "encoder-detached"]
+
+
+class _RepeatAsIs(TorchFunctionMode):
+    """Repeats pixels (`interpolate` to the nearest) in the precision that they have.
+
+    Autocast turns them into fp32 first, and with them all that they are concatenated with: three passes over the
+    largest feature maps of a U-Net, for values that come out the same.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.interpolate and kwargs.get("mode", "nearest") == "nearest":
+            with torch.autocast(args[0].device.type, enabled=False):
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 class Views(nn.Module):
@@ -31,6 +51,11 @@ class Views(nn.Module):
 
     def forward(self, *views: Tensor) -> tuple[Tensor | Sequence[Tensor], Tensor | None]:
         """Return the logits of the supervised views, and the latents of all views where they are compared."""
+        casts = torch.is_autocast_enabled(views[0].device.type) and not torch.compiler.is_compiling()
+        with _RepeatAsIs() if casts else nullcontext():
+            return self._pass(views)
+
+    def _pass(self, views: Sequence[Tensor]) -> tuple[Tensor | Sequence[Tensor], Tensor | None]:
         if self.tap is None or len(views) == 1:
             logits = self._supervised(views)
             if self.tap is not None:

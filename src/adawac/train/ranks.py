@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from lightning_fabric import Fabric
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from adawac.config import TrainConfig
 from adawac.errors import AdawacError, ConfigError, RunError
@@ -65,10 +65,10 @@ def launch(fabric: Fabric, train: Callable[..., None], *arguments: Any) -> None:
     if fabric.world_size == 1:
         train(fabric, *arguments)
         return
-    with _children_take_interrupts():
+    with _children_take_interrupts(), _quiet():
         try:
             problem = fabric.launch(_guarded, train, *arguments)  # type: ignore[arg-type]
-        except (mp.ProcessExitedException, mp.ProcessRaisedException) as error:
+        except (ProcessExitedException, ProcessRaisedException) as error:
             raise lost_rank(str(error)) from error
     if problem is not None:
         raise problem
@@ -77,8 +77,7 @@ def launch(fabric: Fabric, train: Callable[..., None], *arguments: Any) -> None:
 def _guarded(fabric: Fabric, train: Callable[..., None], *arguments: Any) -> BaseException | None:
     """Train; return what went wrong, since a process could only pass on its text."""
     try:
-        with _quiet():
-            train(fabric, *arguments)
+        train(fabric, *arguments)
     except (AdawacError, KeyboardInterrupt) as error:
         return error
     except RuntimeError as error:

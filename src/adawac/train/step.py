@@ -1,11 +1,12 @@
 """One training step: a function of tensors on the device, called eagerly or replayed as a CUDA graph."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from adawac.algorithm import Step
 from adawac.data.loading import Batch
 from adawac.train.capture import Captured
 from adawac.train.optim import learning_rate, set_learning_rate
@@ -61,22 +62,36 @@ class TrainStep:
 
     def _learn(self, given: Any, epoch: Tensor | int, number: Tensor | int) -> None:
         """Everything that happens on the device. `number` is a tensor only where every batch makes a step."""
-        trainer, optim = self.trainer, self.optim
-        resident = trainer.loader.resident
-        batch = given if resident is None else {**resident(given, epoch), "index": given}
-        logits, latents = trainer.views(*batch["images"])
-        supervised = len(logits if isinstance(logits, Tensor) else logits[0]) // len(batch["index"])
-        out = trainer.criterion(
-            logits, torch.cat(batch["labels"][:supervised]), latents, batch["index"], torch.cat(batch["views"])
-        )
-        trainer.fabric.backward(out.loss / self._together(number))
+        batch = self.batch(given, epoch)
+        out = self.criterion(batch, *self.forward(batch))
+        self.trainer.fabric.backward(out.loss / self._together(number))
         self.record.add(number, batch["index"], out)
-        if not self._complete(number):
-            return
-        if optim.clip_norm is not None:
+        if self._complete(number):
+            self.descend()
+
+    def batch(self, given: Any, epoch: Tensor | int) -> Mapping[str, Any]:
+        """Return the batch: views of resident samples are made here, streamed ones come with them."""
+        resident = self.trainer.loader.resident
+        return given if resident is None else {**resident(given, epoch), "index": given}
+
+    def forward(self, batch: Mapping[str, Any]) -> Any:
+        """Return logits and latents."""
+        return self.trainer.views(*batch["images"])
+
+    def criterion(self, batch: Mapping[str, Any], logits: Any, latents: Any) -> Step:
+        """Return the loss with the samples' values; beta moves."""
+        supervised = len(logits if isinstance(logits, Tensor) else logits[0]) // len(batch["index"])
+        labels, views = torch.cat(batch["labels"][:supervised]), torch.cat(batch["views"])
+        out: Step = self.trainer.criterion(logits, labels, latents, batch["index"], views)
+        return out
+
+    def descend(self) -> None:
+        """Move the network's weights."""
+        trainer = self.trainer
+        if self.optim.clip_norm is not None:
             # A gradient that is not finite shows in the next loss, which names its step.
             trainer.fabric.clip_gradients(
-                trainer.views, trainer.optimizer, max_norm=optim.clip_norm, error_if_nonfinite=False
+                trainer.views, trainer.optimizer, max_norm=self.optim.clip_norm, error_if_nonfinite=False
             )
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
@@ -92,7 +107,11 @@ class TrainStep:
         return size == 1 or (int(number) + 1) % size == 0 or int(number) + 1 == self.steps
 
     def _forget(self) -> None:
+        """Drop gradients, which a graph keeps for itself, and latents of a forward that was not finished."""
         self.trainer.optimizer.zero_grad()
+        tap = self.trainer.views.module.tap
+        if tap is not None:
+            tap.clear()
 
 
 def why_eager(trainer: Trainer) -> str | None:

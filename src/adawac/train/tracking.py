@@ -1,6 +1,7 @@
 """Numbers of each epoch to CSV, TensorBoard, W&B or MLflow, through Fabric's loggers, besides the run folder."""
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +26,7 @@ class Trackers:
 
     def __init__(self, names: Sequence[str], folder: Path, settings: Mapping[str, Any], session: int):
         self._open = {name: _LOGGERS[name](folder / "trackers", folder.name, f"start-{session}") for name in names}
-        flat = dict(_flatten(settings))
-        self._each("log_hyperparams", flat)
+        self._each("log_hyperparams", dict(_flatten(settings)))
 
     def log(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Report the numbers of an epoch."""
@@ -42,6 +42,8 @@ class Trackers:
         for name, tracker in list(self._open.items()):
             try:
                 getattr(tracker, call)(*arguments)
+            except NotImplementedError:  # CSV has no place for settings
+                pass
             except Exception as error:
                 del self._open[name]
                 log.warning("The tracker %s failed, training goes on without it: %s", name, error)
@@ -59,13 +61,13 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def _csv(place: Path, run: str, version: str) -> Any:
-    from lightning_fabric.loggers import CSVLogger
+    from lightning_fabric.loggers.csv_logs import CSVLogger
 
     return CSVLogger(place, "csv", version, flush_logs_every_n_steps=1)
 
 
 def _tensorboard(place: Path, run: str, version: str) -> Any:
-    from lightning_fabric.loggers import TensorBoardLogger
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
     return TensorBoardLogger(place, "tensorboard", version, default_hp_metric=False)
 
@@ -80,14 +82,16 @@ def _wandb(place: Path, run: str, version: str) -> Any:
 def _mlflow(place: Path, run: str, version: str) -> Any:
     from lightning.pytorch.loggers import MLFlowLogger
 
-    return MLFlowLogger(experiment_name="adawac", run_name=run, save_dir=str(place / "mlflow"))
+    place.mkdir(parents=True, exist_ok=True)
+    where = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(place / 'mlflow.db').absolute()}"
+    return MLFlowLogger(experiment_name="adawac", run_name=run, tracking_uri=where)
 
 
 _NEEDS = {
     "csv": (),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb", "lightning"),
-    "mlflow": ("mlflow", "lightning"),
+    "mlflow": ("mlflow", "sqlalchemy", "lightning"),
 }
 _LOGGERS: Mapping[str, Callable[[Path, str, str], Any]] = {
     "csv": _csv,

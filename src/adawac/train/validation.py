@@ -10,7 +10,7 @@ from torch import nn
 
 from adawac.config import TrainConfig
 from adawac.data.store import Store
-from adawac.inference import segment
+from adawac.inference import resize_of, segment
 
 __all__ = ["is_better", "validate"]
 
@@ -24,6 +24,7 @@ def validate(
     metrics = ("dice",) if config.validation.metric == "dice" else ("dice", config.validation.metric)
     was_training = network.training
     network.eval()
+    resize = resize_of(config.data.views)
     scores: dict[str, list[list[float]]] = {metric: [] for metric in metrics}
     _share_buffers(network, fabric)
     for case in cases[fabric.global_rank :: fabric.world_size]:
@@ -31,7 +32,7 @@ def validate(
         if labels is None:
             continue
         with fabric.autocast():
-            found = segment(network, images, config.data.image_size, device=fabric.device)
+            found = segment(network, images, config.data.image_size, device=fabric.device, resize=resize)
         classes = score_volume(found, labels, store.num_classes, convention=config.validation.convention)
         for metric in metrics:
             scores[metric].append([getattr(one, metric) for one in classes])

@@ -1,0 +1,145 @@
+"""Several runs: seeds of one configuration together, configurations against each other."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from adawac.evaluation.records import Evaluation, plain
+from adawac.evaluation.statistics import Difference, by_patient, paired_difference
+from adawac.runs import Run
+
+__all__ = ["Comparison", "Seeds", "by_configuration", "compare", "over_seeds", "to_dict"]
+
+# What two seeds of one configuration may differ in: nothing of it changes what is learned, but for the seed's luck.
+_FREE = ("seed", "hardware", "checkpoint_every", "track")
+_FREE_OF_DATA = ("store", "residence", "workers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """One metric of one class over the seeds of a configuration.
+
+    Attributes:
+        configuration: The configuration's name.
+        metric, label, class_name: As in `adawac.evaluation.Summary`.
+        mean: Mean over seeds of the mean over cases.
+        std: The seeds' sample standard deviation; NaN for a single one.
+        num_seeds: How many runs.
+    """
+
+    configuration: str
+    metric: str
+    label: int | None
+    class_name: str
+    mean: float
+    std: float
+    num_seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A configuration against the first one, in one metric of one class.
+
+    Attributes:
+        first, second: Their names.
+        metric, label, class_name: As in `adawac.evaluation.Summary`.
+        difference: second − first, over patients; each patient's number is the mean over cases and seeds.
+    """
+
+    first: str
+    second: str
+    metric: str
+    label: int | None
+    class_name: str
+    difference: Difference
+
+
+def by_configuration(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
+    """Return the evaluations of each configuration, which its runs share but for the seed, by the name for tables."""
+    groups: dict[str, list[Evaluation]] = {}
+    for one in evaluations:
+        groups.setdefault(_key(one.run), []).append(one)
+    return dict(zip(_names([own[0].run for own in groups.values()]), groups.values(), strict=True))
+
+
+def over_seeds(evaluations: Sequence[Evaluation]) -> list[Seeds]:
+    """Return mean and standard deviation over seeds, for each configuration, metric and class."""
+    found = []
+    for name, own in by_configuration(evaluations).items():
+        for metric, summaries in own[0].summaries.items():
+            for place, summary in enumerate(summaries):
+                means = np.array([one.summaries[metric][place].mean for one in own])
+                found.append(
+                    Seeds(
+                        configuration=name,
+                        metric=metric,
+                        label=summary.label,
+                        class_name=summary.class_name,
+                        mean=float(means.mean()),
+                        std=float(means.std(ddof=1)) if len(means) > 1 else math.nan,
+                        num_seeds=len(means),
+                    )
+                )
+    return found
+
+
+def compare(evaluations: Sequence[Evaluation]) -> list[Comparison]:
+    """Compare every configuration with the first one, for each metric and class that both have."""
+    (first, reference), *others = by_configuration(evaluations).items()
+    found = []
+    for second, own in others:
+        for metric, summaries in reference[0].summaries.items():
+            if any(metric not in one.metrics for one in own):
+                continue
+            for label, name in [(one.label, one.class_name) for one in summaries]:
+                difference = paired_difference(_patients(reference, metric, label), _patients(own, metric, label))
+                found.append(
+                    Comparison(
+                        first=first, second=second, metric=metric, label=label, class_name=name, difference=difference
+                    )
+                )
+    return found
+
+
+def to_dict(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    """Return everything that the tables show as plain values for JSON."""
+    several = len(evaluations) > 1
+    return {
+        "evaluations": [one.to_dict() for one in evaluations],
+        "seeds": plain([asdict(one) for one in over_seeds(evaluations)]) if several else [],
+        "comparisons": plain([asdict(one) for one in compare(evaluations)]) if several else [],
+    }
+
+
+def _patients(evaluations: Sequence[Evaluation], metric: str, label: int | None) -> dict[str, float]:
+    """Return each patient's mean over seeds; a patient must be in all of them."""
+    seeds = [by_patient(one.scores, metric, label) for one in evaluations]
+    return {
+        patient: float(np.mean([own[patient] for own in seeds]))
+        for patient in seeds[0]
+        if all(patient in own for own in seeds)
+    }
+
+
+def _key(run: Run) -> str:
+    settings: dict[str, Any] = {name: value for name, value in run.settings.items() if name not in _FREE}
+    data = settings.get("data")
+    if isinstance(data, dict):
+        settings["data"] = {name: value for name, value in data.items() if name not in _FREE_OF_DATA}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return a name for each configuration: the method, and of the rest what differs; with the folder if need be."""
+    summaries = [run.summary for run in runs]
+    rest = [name for name in ("preset", "model", "subset") if len({str(one.get(name)) for one in summaries}) > 1]
+    words = [[str(one[name]) for name in ("method", *rest) if one.get(name)] for one in summaries]
+    names = [", ".join(own) or "run" for own in words]
+    for where in ([run.folder.name for run in runs], [str(run.folder) for run in runs]):
+        if len(set(names)) < len(names):
+            names = [f"{name} [{folder}]" for name, folder in zip(names, where, strict=True)]
+    return names

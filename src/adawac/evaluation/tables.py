@@ -1,0 +1,253 @@
+"""Evaluations as tables of text: for the console, Markdown and LaTeX."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from adawac.evaluation.comparison import by_configuration, compare, over_seeds
+from adawac.evaluation.records import Evaluation
+from adawac.evaluation.scoring import Unit
+
+__all__ = ["Table", "metric_title", "to_latex", "to_markdown", "to_tables"]
+
+_TITLES = {
+    "dice": "DSC",
+    "hd95": "HD95",
+    "assd": "ASSD",
+    "surface_dice": "Surface DSC",
+    "hd95_max_directed": "HD95 (larger direction)",
+}
+_SHARES = frozenset({"dice", "surface_dice", "dense_dice"})  # shown as percentages
+_NONE = "–"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of text: a title, a header, rows, and notes below it."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+
+
+def to_tables(evaluations: Sequence[Evaluation]) -> list[Table]:
+    """Return the tables of each evaluation, then those that compare them."""
+    tables = [table for one in evaluations for table in _of_one(one)]
+    if len(evaluations) > 1:
+        tables.append(_seeds(evaluations))
+    if len(by_configuration(evaluations)) > 1:
+        tables += _comparisons(evaluations)
+    return tables
+
+
+def metric_title(metric: str, unit: Unit) -> str:
+    """Return what a metric is called in a table, with its unit."""
+    return f"{_TITLES[metric]}, {'%' if metric in _SHARES else 'mm' if unit == 'mm' else 'voxels'}"
+
+
+# -- one evaluation ---------------------------------------------------------------------------------------------------
+
+
+def _of_one(evaluation: Evaluation) -> Iterator[Table]:
+    for place, metric in enumerate(evaluation.metrics):
+        yield _scores(evaluation, metric, _notes(evaluation) if place == 0 else ())
+    yield _slices(evaluation)
+    if evaluation.groups:
+        yield _groups(evaluation)
+
+
+def _scores(evaluation: Evaluation, metric: str, notes: tuple[str, ...]) -> Table:
+    rows = []
+    for one in evaluation.summaries[metric]:
+        quartiles = (one.lower_quartile, one.median, one.upper_quartile)
+        rows.append(
+            (
+                one.class_name,
+                _spread(metric, one.mean, one.std),
+                _range(_short(metric, one.low), _short(metric, one.high)),
+                "/".join(_short(metric, value) for value in quartiles),
+                f"{_short(metric, one.worst)} {one.worst_case}".strip(),
+            )
+        )
+    return Table(
+        title=f"{evaluation.label}: {metric_title(metric, evaluation.unit)}",
+        header=("class", "mean ± std", "95 % interval", "quartiles", "worst, in case"),
+        rows=rows,
+        notes=notes,
+    )
+
+
+def _notes(evaluation: Evaluation) -> tuple[str, ...]:
+    """Say what was evaluated, and which structures were missed or invented: no mean shows that."""
+    what = (
+        f"{evaluation.dataset}, {evaluation.part}: {evaluation.num_cases} cases of {evaluation.num_patients} patients; "
+        f"checkpoint {evaluation.checkpoint}; convention {evaluation.convention}."
+    )
+    *classes, mean = evaluation.summaries[evaluation.metrics[0]]
+    told = [_outcome("missed", mean.missed, {one.class_name: one.missed for one in classes})]
+    told.append(_outcome("invented", mean.invented, {one.class_name: one.invented for one in classes}))
+    skipped = [f"{mean.skipped} left out"] if mean.skipped else []
+    return what, f"Structures: {', '.join([*told, *skipped])}."
+
+
+def _outcome(name: str, total: int | None, classes: Mapping[str, int | None]) -> str:
+    listed = ", ".join(f"{one} {count}" for one, count in classes.items() if count)
+    return f"{total} {name} ({listed})" if listed else f"{total} {name}"
+
+
+def _slices(evaluation: Evaluation) -> Table:
+    area = "mm²" if evaluation.unit == "mm" else "pixels"
+    rows = []
+    for one in evaluation.slice_summaries:
+        share = f" ({100 * one.sparse_found / one.sparse_slices:.1f} %)" if one.sparse_slices else ""
+        rows.append(
+            (
+                one.class_name,
+                str(one.dense_slices),
+                _spread("dense_dice", one.dense_dice, one.dense_std),
+                f"{one.sparse_found} of {one.sparse_slices}{share}",
+                _NONE if math.isnan(one.sparse_area) else f"{one.sparse_area:.1f}",
+            )
+        )
+    return Table(
+        title=f"{evaluation.label}: slices",
+        header=("class", "label-dense", "DSC by slice, %", "label-sparse: falsely found", f"mean area, {area}"),
+        rows=rows,
+    )
+
+
+def _groups(evaluation: Evaluation) -> Table:
+    rows = []
+    for name, summaries in evaluation.groups.items():
+        first = next(iter(summaries.values()))
+        numbers = [_spread(metric, one.mean, one.std) for metric, one in summaries.items()]
+        rows.append((name or "unknown", str(first.num_cases), str(first.num_patients), *numbers))
+    titles = [metric_title(metric, evaluation.unit) for metric in evaluation.metrics]
+    return Table(
+        title=f"{evaluation.label}: groups, mean over classes",
+        header=("group", "cases", "patients", *titles),
+        rows=rows,
+    )
+
+
+# -- several ----------------------------------------------------------------------------------------------------------
+
+
+def _seeds(evaluations: Sequence[Evaluation]) -> Table:
+    """Return a row for each configuration and class, a column for each metric."""
+    metrics, unit = evaluations[0].metrics, evaluations[0].unit
+    cells: dict[tuple[str, str, str], dict[str, str]] = {}
+    for one in over_seeds(evaluations):
+        row = cells.setdefault((one.configuration, str(one.num_seeds), one.class_name), {})
+        row[one.metric] = _spread(one.metric, one.mean, one.std)
+    return Table(
+        title="Mean over cases; ± standard deviation over seeds",
+        header=("configuration", "runs", "class", *(metric_title(metric, unit) for metric in metrics)),
+        rows=[(*key, *(row.get(metric, _NONE) for metric in metrics)) for key, row in cells.items()],
+    )
+
+
+def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[Table]:
+    found = compare(evaluations)
+    unit = evaluations[0].unit
+    for second in dict.fromkeys(one.second for one in found):
+        rows = []
+        for one in (one for one in found if one.second == second):
+            difference = one.difference
+            rows.append(
+                (
+                    metric_title(one.metric, unit),
+                    one.class_name,
+                    _number(one.metric, difference.mean, "+.2f"),
+                    _range(*(_number(one.metric, value, "+.2f") for value in (difference.low, difference.high))),
+                    _NONE if math.isnan(difference.p_value) else f"{difference.p_value:.2g}",
+                    str(difference.num_patients),
+                )
+            )
+        yield Table(
+            title=f"{second} minus {found[0].first}",
+            header=("metric", "class", "difference", "95 % interval", "p", "patients"),
+            rows=rows,
+            notes=("By patient; p of a two-sided sign-flip permutation test, not corrected for the number of rows.",),
+        )
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _number(metric: str, value: float, shape: str = ".2f") -> str:
+    return _NONE if math.isnan(value) else format(100 * value if metric in _SHARES else value, shape)
+
+
+def _spread(metric: str, mean: float, std: float) -> str:
+    return _number(metric, mean) if math.isnan(std) else f"{_number(metric, mean)} ± {_number(metric, std)}"
+
+
+def _short(metric: str, value: float) -> str:
+    """Return about three digits: what surrounds a mean need not be finer."""
+    return _number(metric, value, ".0f" if metric not in _SHARES and value >= 99.95 else ".1f")
+
+
+def _range(low: str, high: str) -> str:
+    return _NONE if _NONE in (low, high) else f"{low} to {high}"
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+def to_markdown(tables: Sequence[Table]) -> str:
+    """Return tables as Markdown."""
+    return "\n".join(_markdown(table) for table in tables)
+
+
+def _markdown(table: Table) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+    rule = "|---|" + "---:|" * (len(table.header) - 1)
+    lines = [f"### {' '.join(table.title.split())}", "", line(table.header), rule, *(line(row) for row in table.rows)]
+    return "\n".join([*lines, "", *(f"{note}\n" for note in table.notes)])
+
+
+def to_latex(tables: Sequence[Table]) -> str:
+    """Return tables as LaTeX that needs no package."""
+    return "\n".join(_latex(table) for table in tables)
+
+
+def _latex(table: Table) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "  " + " & ".join(_escape(cell) for cell in cells) + r" \\"
+
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{' '.join(_escape(one) for one in (table.title + '.', *table.notes))}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+            r"  \hline",
+            line(table.header),
+            r"  \hline",
+            *(line(row) for row in table.rows),
+            r"  \hline",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{one: f"\\{one}" for one in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "²": r"$^2$",
+    "–": "--",
+    "<": r"$<$",
+    ">": r"$>$",
+}
+
+
+def _escape(text: str) -> str:
+    return "".join(_LATEX.get(one, one) for one in " ".join(text.split()))

@@ -1,0 +1,88 @@
+"""One function for both kinds of export: what it writes follows from the name."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from adawac.errors import AdawacError, ConfigError
+from adawac.export.folder import save_model
+from adawac.export.onnx import export_onnx
+from adawac.runs import Run
+from adawac.trained import load_trained
+from adawac.trained.card import CARD
+
+__all__ = ["Exported", "export_model"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: The ONNX file, or the model folder.
+        dynamic: ONNX: which sides of the input are free: `batch`, `height`, `width`.
+        reason: ONNX: why others are not; empty if all are free.
+        difference: ONNX: largest difference between its logits and torch's, relative to the largest logit, if that is
+            above 1.
+    """
+
+    path: Path
+    dynamic: tuple[str, ...] = ()
+    reason: str = ""
+    difference: float = 0.0
+
+
+def export_model(
+    run: Path | str | Run,
+    out: Path | str,
+    *,
+    checkpoint: str | None = None,
+    overwrite: bool = False,
+    trust_code: bool = False,
+) -> Exported:
+    """Save a trained network for use elsewhere.
+
+    Args:
+        run: The run folder, one of its checkpoints, or a model folder.
+        out: A file `….onnx`, or a folder, which `adawac predict` takes on another machine.
+        checkpoint: `last`, `best` or another checkpoint; by default what the run's configuration selects.
+        overwrite: Replace a file or a model folder that is there.
+        trust_code: Also load a model folder that names code to import (see `adawac.trained.load_trained`).
+    """
+    path = Path(out)
+    _check_target(path, overwrite)
+    trained = load_trained(run, checkpoint, trust_code=trust_code)
+    with _writable(path):
+        if path.suffix.lower() != ".onnx":
+            save_model(trained, path)
+            return Exported(path=path)
+        dynamic, reason, difference = export_onnx(trained, path)
+        return Exported(path=path, dynamic=dynamic, reason=reason, difference=difference)
+
+
+def _check_target(path: Path, overwrite: bool) -> None:
+    """Refuse what would replace something, and what is neither an ONNX file nor a model folder."""
+    if path.suffix.lower() == ".onnx":
+        there = path.exists()
+        fine = path.is_file()
+    else:
+        there = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        fine = (path / CARD).is_file()
+    if there and not fine:
+        raise ConfigError(f"Expected a new folder or an .onnx file, but {path} is something else. Give another --out.")
+    if there and not overwrite:
+        raise ConfigError(f"Expected a new file or folder, but {path} is there. Give --overwrite, or another --out.")
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, AdawacError):
+            raise
+        raise ConfigError(
+            f"Expected to write {path}, but got: {error.strerror or error}. Make room, change the permissions, "
+            "or give another --out."
+        ) from error

@@ -1,0 +1,206 @@
+"""Scan, ground truth and predictions side by side, with the classes in colour."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.errors import ConfigError, RunError, near
+from adawac.figures.names import class_name, run_labels, slice_name
+from adawac.figures.panels import legend_below, new_figure, say, set_title
+from adawac.figures.picture import Picture
+from adawac.figures.results import with_results
+from adawac.figures.style import Style
+from adawac.metrics import dice
+from adawac.runs import Gallery, Run, Slice
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Pick", "overlays", "painted", "slice_dice"]
+
+Pick = Literal["worst", "best", "median"]
+Array = npt.NDArray[Any]
+
+_FILL = 0.5  # how opaque a class is inside; at its edge it is fully so
+
+
+def overlays(
+    runs: Sequence[Run],
+    style: Style,
+    *,
+    pick: Pick | None = None,
+    ids: Sequence[str] | None = None,
+    count: int | None = None,
+    gallery: str | None = None,
+) -> Picture:
+    """Draw slices of the runs' galleries, one row each: scan, ground truth, one prediction per run.
+
+    Args:
+        runs: The runs; slices are chosen by the first one's scores.
+        style: How it looks.
+        pick: Which slices, by their Dice: `worst` (the default), `best` or `median`.
+        ids: Sample ids, instead of a choice by score.
+        count: How many slices `pick` chooses; 3 by default.
+        gallery: Which gallery; by default one that the runs have in common.
+    """
+    if ids and (pick or count):
+        raise ConfigError("Expected either ids or a choice by score, but got both. Leave out pick and count.")
+    if count is not None and count < 1:
+        raise ConfigError(f"Expected at least one slice, but got a count of {count}. Give 1 or more.")
+    name, runs = with_results(runs, "gallery", gallery)
+    galleries = [run.gallery(name) for run in runs]
+    labels = run_labels(runs, 18)
+    if ids:
+        chosen, how = _known(galleries, ids, runs), "Slices"
+    else:
+        chosen, how = _choose(galleries, pick or "worst", count or 3, runs[0])
+        how += f" ({labels[0]})" if len(runs) > 1 else ""
+
+    rows = [[gallery.get(one) for gallery in galleries] for one in chosen]
+    figure, classes = _grid(style, rows, labels, [slice_name(runs[0], one) for one in chosen])
+    from matplotlib.patches import Patch
+
+    names = {number: class_name(runs, number) for number in classes}
+    if classes:
+        handles = [Patch(facecolor=style.class_colour(number)) for number in classes]
+        legend_below(figure, handles, list(names.values()), 8 if style.wide else 3)
+    title = f"{how}, gallery {name}"
+    set_title(figure, style, title)
+    return Picture(figure=figure, title=title, alt=_describe(chosen, rows, labels, runs[0], names), style=style)
+
+
+def slice_dice(one: Slice) -> float:
+    """Return the mean Dice of the classes that are in label or prediction; NaN where there are none."""
+    if one.label is None or one.prediction is None:
+        return float("nan")
+    present = sorted({*np.unique(one.label).tolist(), *np.unique(one.prediction).tolist()} - {0})
+    return float(np.mean([dice(one.prediction == k, one.label == k) for k in present])) if present else float("nan")
+
+
+def painted(classes: Array, colours: Mapping[int, str]) -> npt.NDArray[np.float64]:
+    """Return (H, W, 4): each class in its colour, opaque at its edge, clear where there is background."""
+    from matplotlib.colors import to_rgb
+
+    rgba = np.zeros((*classes.shape, 4))
+    for label, colour in colours.items():
+        rgba[classes == label, :3] = to_rgb(colour)
+    around = np.pad(classes, 1, mode="edge")
+    neighbours = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
+    edge = np.any([one != classes for one in neighbours], axis=0)
+    rgba[..., 3] = np.where(classes == 0, 0.0, np.where(edge, 1.0, _FILL))
+    return rgba
+
+
+def _known(galleries: Sequence[Gallery], ids: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    there = {one for gallery in galleries for one in gallery}
+    for one in ids:
+        if one not in there:
+            raise RunError(
+                f"Expected slices of the gallery of {runs[0].folder}, but got {one!r}. Near names: {near(one, there)}."
+            )
+    return list(dict.fromkeys(ids))
+
+
+def _choose(galleries: Sequence[Gallery], pick: Pick, count: int, run: Run) -> tuple[list[str], str]:
+    """Return the ids that the first gallery's predictions choose, of slices that all have if any, and words for how."""
+    if pick not in ("worst", "best", "median"):
+        raise ConfigError(f"Expected worst, best or median, but got {pick!r}. Choose one.")
+    first = galleries[0]
+    shared = [one for one in first if all(one in gallery for gallery in galleries)]
+    scored = {one: slice_dice(first[one]) for one in shared or first}
+    ranked = sorted((score, one) for one, score in scored.items() if not np.isnan(score))
+    if not ranked:
+        raise RunError(
+            f"Expected slices with a label and a prediction in the gallery of {run.folder}, but got none of "
+            f"{len(scored)}. Choose slices by their id."
+        )
+    count = min(count, len(ranked))
+    start = {"worst": 0, "best": len(ranked) - count, "median": (len(ranked) - count) // 2}[pick]
+    taken = [one for _, one in ranked[start : start + count]]
+    if pick == "best":
+        taken.reverse()
+    if count == len(ranked):
+        return taken, f"All {count} slices, {'best' if pick == 'best' else 'worst'} slice DSC first"
+    which = {"worst": "Worst", "best": "Best", "median": "Middle"}[pick]
+    return taken, f"{which} {count} of {len(ranked)} slices by slice DSC"
+
+
+def _grid(
+    style: Style, rows: list[list[Slice | None]], labels: list[str], names: list[tuple[str, str]]
+) -> tuple[Any, list[int]]:
+    """Draw the panels, and return the figure and the classes in it."""
+    columns = 2 + len(labels)
+    first = [next(one for one in row if one is not None) for row in rows]
+    tallest = max(_height(one) for one in first)
+    size = (style.inches - 0.35) / columns
+    figure = new_figure(style, len(rows) * min(size * tallest, 3.0) + 0.75, "compressed")
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    maps = [array for row in rows for one in row if one for array in (one.label, one.prediction) if array is not None]
+    classes = sorted({label for array in maps for label in np.unique(array).tolist()} - {0})
+    colours = {label: style.class_colour(label) for label in classes}
+    for panels, row, one, name in zip(grid, rows, first, names, strict=True):
+        _show(panels[0], one, None, colours)
+        panels[0].set_ylabel("\n".join(name))
+        _show_map(panels[1], style, one, one.label, colours, "no ground truth")
+        for axes, other in zip(panels[2:], row, strict=True):
+            prediction = None if other is None else other.prediction
+            _show_map(axes, style, one, prediction, colours, "no prediction in this run's gallery")
+            if other is not None and not np.isnan(score := slice_dice(other)):
+                _write_score(axes, score)
+    for axes, label in zip(grid[0], ["scan", "ground truth", *labels], strict=True):
+        axes.set_title(label, loc="center")
+    return figure, classes
+
+
+def _height(one: Slice) -> float:
+    """Return the height of a slice over its width, in millimetres."""
+    height, width = one.image.shape[-2:]
+    return float(height * one.spacing[0] / (width * one.spacing[1]))
+
+
+def _show(axes: "Axes", one: Slice, classes: Array | None, colours: Mapping[int, str]) -> None:
+    image = (one.image if one.image.ndim == 2 else one.image[0]).astype(np.float64)
+    seen = image[np.isfinite(image)]
+    low, high = np.percentile(seen, [0.5, 99.5]) if seen.size else (0.0, 1.0)
+    aspect = one.spacing[0] / one.spacing[1]
+    axes.imshow(image, cmap="gray", vmin=low, vmax=max(high, low + 1e-9), aspect=aspect, interpolation="none")
+    if classes is not None:
+        axes.imshow(painted(classes, colours), aspect=aspect, interpolation="none")
+    axes.set(xticks=[], yticks=[])
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+
+
+def _show_map(
+    axes: "Axes", style: Style, one: Slice, classes: Array | None, colours: Mapping[int, str], missing: str
+) -> None:
+    if classes is None:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        say(axes, style, missing, 0.2)
+    else:
+        _show(axes, one, classes, colours)
+
+
+def _write_score(axes: "Axes", score: float) -> None:
+    from matplotlib.patheffects import withStroke
+
+    around = [withStroke(linewidth=1.5, foreground="black")]
+    where: dict[str, Any] = {"transform": axes.transAxes, "ha": "left", "va": "bottom", "size": 7}
+    axes.text(0.04, 0.03, f"DSC {score:.2f}", color="white", path_effects=around, **where)
+
+
+def _describe(
+    chosen: list[str], rows: list[list[Slice | None]], labels: list[str], run: Run, names: Mapping[int, str]
+) -> str:
+    parts = []
+    for one, row in zip(chosen, rows, strict=True):
+        scores = [
+            f"{label} DSC {slice_dice(found):.2f}"
+            for label, found in zip(labels, row, strict=True)
+            if found is not None
+        ]
+        parts.append(f"{' '.join(slice_name(run, one))}: {', '.join(scores)}")
+    return f"Scan, ground truth and predictions with the classes {', '.join(names.values())}. {'; '.join(parts)}."

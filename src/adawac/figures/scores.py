@@ -1,0 +1,160 @@
+"""Scores of every class and patient, run beside run: a point is a patient, a line joins the same patient's points."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adawac.errors import RunError
+from adawac.evaluation.statistics import by_patient
+from adawac.figures.names import numbered, plain, run_labels
+from adawac.figures.panels import legend_below, new_figure, say, set_title
+from adawac.figures.picture import Picture
+from adawac.figures.results import with_results
+from adawac.figures.style import Style
+from adawac.runs import Run, Score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["scores"]
+
+_METRICS = {"dice": "DSC (↑ better)", "hd95": "HD95 (↓ better)"}
+_ALL = "all classes"
+_BAND = 0.8  # of a class's row is filled
+
+ByClass = dict[int | None, dict[str, float]]
+"""Label → patient → score; None is all classes together."""
+
+
+def scores(runs: Sequence[Run], style: Style, *, evaluation: str | None = None) -> Picture:
+    """Draw how Dice and HD95 are distributed over patients, class by class.
+
+    Args:
+        runs: The runs.
+        style: How it looks.
+        evaluation: Which scores; by default those of an evaluation that the runs have in common.
+    """
+    asked = len(runs)
+    name, runs = with_results(runs, "scores", evaluation)
+    found = [run.scores(name) for run in runs]
+    metrics = [one for one in _METRICS if any(score.metric == one for all_of in found for score in all_of)]
+    if not metrics:
+        raise RunError(
+            f"Expected scores of {' or '.join(_METRICS)} in the evaluation {name!r} of {runs[0].folder}, but got none. "
+            f"Make them: adawac evaluate {runs[0].folder}"
+        )
+    labels = run_labels(runs, 22)
+    rows = _rows(found)
+    figure = new_figure(style, 0.95 + len(rows) * max(0.26, 0.13 * len(runs)))
+    grid = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    tables = {metric: [_by_class(all_of, metric, rows) for all_of in found] for metric in metrics}
+    for axes, metric in zip(grid, metrics, strict=True):
+        _panel(axes, style, tables[metric], rows)
+        units = {score.unit for all_of in found for score in all_of if score.metric == metric and score.unit}
+        axes.set_xlabel(_METRICS[metric].replace(" (", f", {' and '.join(sorted(units))} (" if units else " ("))
+        if metric == "dice":
+            axes.set_xlim(right=1.02)
+    grid[0].set_yticks(range(len(rows)), list(rows.values()))
+    grid[0].set_ylim(len(rows) - 0.5, -0.5)
+    legend_below(figure, *_legend(style, labels), 4 if style.wide else 2)
+
+    patients = {score.patient for all_of in found for score in all_of}
+    title = f"Scores of {len(patients)} patients, evaluation {name}"
+    missing = asked - len(runs)
+    set_title(figure, style, f"{title} ({missing} of {asked} runs not evaluated)" if missing else title)
+    return Picture(figure=figure, title=title, alt=_describe(tables, labels), style=style)
+
+
+def _by_class(found: Sequence[Score], metric: str, rows: Iterable[int | None]) -> ByClass:
+    """Return the score of each class and patient: the mean over the patient's cases, as far as they have a number."""
+    finite = [score for score in found if np.isfinite(score.value)]
+    return {label: by_patient(finite, metric, label) for label in rows}
+
+
+def _rows(found: Sequence[Sequence[Score]]) -> dict[int | None, str]:
+    """Return the classes by label, all of them together first, which has none."""
+    names = {score.label: score.class_name for all_of in reversed(found) for score in all_of}
+    labels = sorted(names)
+    shown = numbered([_ALL, *(plain(names[label], 16) for label in labels)])
+    return dict(zip([None, *labels], shown, strict=True))
+
+
+def _panel(axes: "Axes", style: Style, tables: Sequence[ByClass], rows: Iterable[int | None]) -> None:
+    patients = sorted({who for table in tables for of_class in table.values() for who in of_class})
+    if not patients:
+        say(axes, style, "every case was left out", 0.3)
+        return
+    band = _BAND / len(tables)
+    spread = dict(zip(patients, np.linspace(-0.28, 0.28, len(patients)) * band, strict=True))
+    faint = float(np.clip(12 / len(patients), 0.3, 0.8))
+    for row, label in enumerate(rows):
+        places = [row + (number + 0.5) * band - _BAND / 2 for number in range(len(tables))]
+        _join(axes, style, [table[label] for table in tables], places, spread, 0.7 * faint)
+        for number, (table, place) in enumerate(zip(tables, places, strict=True)):
+            _distribution(axes, style.series(number), table[label], place, band, spread, faint)
+    axes.axhline(0.5, color=style.muted, linewidth=0.6)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.04)
+
+
+def _join(
+    axes: "Axes",
+    style: Style,
+    tables: Sequence[dict[str, float]],
+    places: Sequence[float],
+    spread: dict[str, float],
+    faint: float,
+) -> None:
+    """Draw a line between the points of one patient in neighbouring runs."""
+    from matplotlib.collections import LineCollection
+
+    segments = [
+        [(table[who], place + spread[who]), (after[who], below + spread[who])]
+        for table, after, place, below in zip(tables, tables[1:], places, places[1:], strict=False)
+        for who in sorted(table.keys() & after.keys())
+    ]
+    axes.add_collection(LineCollection(segments, colors=style.muted, linewidths=0.35, alpha=faint, zorder=1))
+
+
+def _distribution(
+    axes: "Axes",
+    look: tuple[str, str],
+    values: dict[str, float],
+    place: float,
+    band: float,
+    spread: dict[str, float],
+    faint: float,
+) -> None:
+    """Draw the box from quartile to quartile, the median, and the patients."""
+    if not values:
+        return
+    colour, marker = look
+    low, middle, high = np.percentile(list(values.values()), [25, 50, 75])
+    axes.barh(place, high - low, left=low, height=0.8 * band, color=colour, alpha=0.3, linewidth=0, zorder=2)
+    axes.vlines(middle, place - 0.4 * band, place + 0.4 * band, colors=colour, linewidths=1.6, zorder=4)
+    x, y = list(values.values()), [place + spread[who] for who in values]
+    axes.scatter(x, y, s=5, marker=marker, color=colour, alpha=faint, linewidths=0, zorder=3)
+
+
+def _legend(style: Style, labels: Sequence[str]) -> tuple[list[Any], list[str]]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    for number in range(len(labels)):
+        colour, marker = style.series(number)
+        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=""))
+    box = Patch(facecolor=style.muted, alpha=0.4)
+    return [*handles, box], [*labels, "quartiles; line: median; point: patient"]
+
+
+def _describe(tables: dict[str, list[ByClass]], labels: Sequence[str]) -> str:
+    parts = []
+    for metric, of_runs in tables.items():
+        for label, table in zip(labels, of_runs, strict=True):
+            values = list(table[None].values())
+            if values:
+                parts.append(f"median {metric} of {label} {np.median(values):.3g} over {len(values)} patients")
+    return f"Distribution of scores over patients by class. Over all classes: {'; '.join(parts)}."

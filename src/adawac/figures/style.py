@@ -1,0 +1,220 @@
+"""One look for all figures: sizes, fonts and colours, light and dark."""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from adawac.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+
+__all__ = ["Style", "Theme", "Width", "families"]
+
+Theme = Literal["light", "dark"]
+Width = Literal["column", "text"] | float
+
+_WIDTHS = {"column": 3.4, "text": 7.0}
+_NARROWEST, _WIDEST = 2.5, 20.0
+_SMALL, _NORMAL = 7.0, 7.5  # points, on paper: a figure is drawn in the size in which it is printed
+
+# Ink, paper, secondary ink, grid.
+_THEMES = {"light": ("#1A1A1A", "#FFFFFF", "#5F5F5F", "#E3E3E3"), "dark": ("#EDEDED", "#14171A", "#A8A8A8", "#34393E")}
+
+# Okabe and Ito's colours, which can be told apart with any kind of colour vision, and one more.
+_COLOURS = ("#D55E00", "#009E73", "#E69F00", "#F0E442", "#56B4E9", "#CC79A7", "#0072B2", "#9A6FB0")
+_SERIES = {
+    "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+    "dark": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00"),
+}
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+
+# For names that DejaVu Sans, which comes with matplotlib, has no glyphs for; those that are installed are used.
+_FURTHER_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "Noto Sans",
+)
+
+
+@functools.cache
+def families() -> tuple[str, ...]:
+    """Return the fonts of the figures, in the order in which they are tried."""
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return ("DejaVu Sans", *(name for name in _FURTHER_FONTS if name in installed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """How a figure looks.
+
+    Attributes:
+        theme: `light` or `dark`.
+        width: `column` (3.4 inches), `text` (7 inches), or a number of inches.
+    """
+
+    theme: Theme = "light"
+    width: Width = "column"
+
+    def __post_init__(self) -> None:
+        if self.theme not in _THEMES:
+            raise ConfigError(f"Expected the theme light or dark, but got {self.theme!r}. Choose one.")
+        known = self.width in _WIDTHS if isinstance(self.width, str) else _NARROWEST <= self.width <= _WIDEST
+        if not known:
+            raise ConfigError(
+                f"Expected a width of column, text, or {_NARROWEST:g} to {_WIDEST:g} inches, but got {self.width!r}. "
+                "Choose one."
+            )
+
+    @property
+    def inches(self) -> float:
+        """The figure's width."""
+        return _WIDTHS[self.width] if isinstance(self.width, str) else float(self.width)
+
+    @property
+    def wide(self) -> bool:
+        """Whether there is room for twice the panels side by side."""
+        return self.inches >= 5
+
+    @property
+    def ink(self) -> str:
+        """Lines and text."""
+        return _THEMES[self.theme][0]
+
+    @property
+    def paper(self) -> str:
+        """The background."""
+        return _THEMES[self.theme][1]
+
+    @property
+    def muted(self) -> str:
+        """Secondary lines and text."""
+        return _THEMES[self.theme][2]
+
+    @property
+    def ce(self) -> str:
+        """Cross-entropy."""
+        return self.series(1)[0]
+
+    @property
+    def acr(self) -> str:
+        """Consistency."""
+        return self.series(0)[0]
+
+    @property
+    def dense(self) -> str:
+        """Label-dense samples."""
+        return self.series(2)[0]
+
+    @property
+    def sparse(self) -> str:
+        """Label-sparse samples."""
+        return self.series(3)[0]
+
+    def series(self, number: int) -> tuple[str, str]:
+        """Return colour and marker of one of several runs."""
+        colours = _SERIES[self.theme]
+        return colours[number % len(colours)], _MARKERS[(number + number // len(colours)) % len(_MARKERS)]
+
+    @staticmethod
+    def class_colour(label: int) -> str:
+        """Return the colour of a class; from the ninth on they come again lighter, then darker."""
+        from matplotlib.colors import to_hex, to_rgb
+
+        turn, place = divmod(label - 1, len(_COLOURS))
+        towards, share = ((0.0, 0.0), (1.0, 0.5), (0.0, 0.4))[turn % 3]
+        red, green, blue = ((1 - share) * one + share * towards for one in to_rgb(_COLOURS[place]))
+        return str(to_hex((red, green, blue)))
+
+    def sequential(self) -> "Colormap":
+        """Return a perceptually uniform map on whose dark end black lines can still be seen."""
+        return _part_of("cividis", 0.22, 1.0, self.unseen)
+
+    def diverging(self) -> "Colormap":
+        """Return a map that is palest in its middle, blue below and red above."""
+        return _part_of("RdBu_r", 0.08, 0.92, self.unseen)
+
+    @property
+    def unseen(self) -> str:
+        """What was not seen, in a heat map."""
+        return "#9A9A9A"
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Apply the style to whatever matplotlib makes in this block."""
+        import matplotlib
+
+        with matplotlib.rc_context(self._settings()):
+            yield
+
+    def _settings(self) -> dict[Any, Any]:
+        ink, paper, muted, grid = _THEMES[self.theme]
+        return {
+            "font.family": list(families()),
+            "font.size": _NORMAL,
+            "axes.titlesize": _NORMAL,
+            "axes.titlelocation": "left",
+            "axes.titlepad": 3.0,
+            "axes.labelsize": _NORMAL,
+            "axes.labelpad": 2.0,
+            "xtick.labelsize": _SMALL,
+            "ytick.labelsize": _SMALL,
+            "legend.fontsize": _SMALL,
+            "figure.titlesize": _NORMAL,
+            "figure.titleweight": "bold",
+            "text.color": ink,
+            "text.parse_math": False,  # a $ in a name is a $
+            "text.usetex": False,
+            "axes.labelcolor": ink,
+            "axes.edgecolor": muted,
+            "axes.linewidth": 0.6,
+            "axes.facecolor": paper,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "axes.unicode_minus": True,
+            "axes.formatter.use_mathtext": False,
+            "axes.xmargin": 0.02,
+            "grid.color": grid,
+            "grid.linewidth": 0.5,
+            "xtick.color": muted,
+            "ytick.color": muted,
+            "xtick.labelcolor": ink,
+            "ytick.labelcolor": ink,
+            "xtick.major.width": 0.6,
+            "ytick.major.width": 0.6,
+            "xtick.major.size": 2.5,
+            "ytick.major.size": 2.5,
+            "lines.linewidth": 1.2,
+            "lines.markersize": 3.0,
+            "legend.frameon": False,
+            "legend.handlelength": 1.4,
+            "legend.columnspacing": 1.2,
+            "legend.borderaxespad": 0.2,
+            "figure.facecolor": paper,
+            "figure.edgecolor": paper,
+            "savefig.facecolor": "auto",
+            "savefig.bbox": None,
+            "figure.constrained_layout.w_pad": 0.03,
+            "figure.constrained_layout.h_pad": 0.03,
+            "svg.fonttype": "none",  # text stays text: it can be searched, read out and edited
+            "svg.hashsalt": "adawac",  # the same figure has the same bytes
+            "pdf.fonttype": 42,
+        }
+
+
+def _part_of(name: str, start: float, end: float, unseen: str) -> "Colormap":
+    import matplotlib
+    import numpy as np
+    from matplotlib.colors import ListedColormap
+
+    part = ListedColormap(matplotlib.colormaps[name](np.linspace(start, end, 256)), name=f"{name}-part")
+    return part.with_extremes(bad=unseen)

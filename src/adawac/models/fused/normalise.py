@@ -1,0 +1,293 @@
+"""Normalisation of channels-last activations as one differentiable function, on the kernels of this package.
+
+Statistics and sums are float32; activations stay in the type they come in, under autocast as well: a convolution's
+bf16 is read, normalised in float32 and written as bf16, where torch would first copy it to float32 for a group norm.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = ["Running", "fits", "normalise", "works"]
+
+log = logging.getLogger(__name__)
+
+TILE = 4096  # elements that a program handles at a time
+WARPS = 8
+PROGRAMS = 1024  # that share a reduction: some for each of a large GPU's processors
+STRETCH = 2  # tiles for each program that only reads and writes, where there are plenty
+MERGED = 16384  # elements of one group that a program of the second step may have to merge
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then kernels run on CPU tensors, slowly: for tests
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A batch norm's running statistics, which the kernel moves: the variance is the unbiased one."""
+
+    mean: Tensor
+    var: Tensor
+    batches: Tensor
+    momentum: float
+
+
+def normalise(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    samples: int,
+    groups: int,
+    eps: float,
+    residual: Tensor | None = None,
+    relu: bool = False,
+    running: Running | None = None,
+) -> Tensor:
+    """Return relu(weight·x̂ + bias + residual); the last two steps only where they are asked for.
+
+    Args:
+        x: (N, C, H, W), channels-last in memory.
+        weight: (C,) in float32.
+        bias: (C,) in float32.
+        samples: Parts of the batch that are normalised apart: N, or 1 for the statistics of the whole batch.
+        groups: Groups of channels that are normalised together.
+        eps: Added to the variance.
+        residual: Of x's shape, type and layout.
+        relu: Cut at zero.
+        running: Statistics to move.
+    """
+    y: Tensor = _Normalise.apply(x, weight, bias, residual, samples, groups, eps, relu, running)
+    return y
+
+
+def fits(x: Tensor, *parameters: Tensor | None, residual: Tensor | None = None) -> bool:
+    """Tell whether the kernels can take this input; if not, torch's own functions must."""
+    return (
+        not torch.compiler.is_compiling()  # the compiler fuses torch's functions by itself
+        and type(x) in (Tensor, torch.nn.Parameter)  # no fake, distributed or annotated tensors
+        and (x.is_cuda or INTERPRETED)
+        and x.dtype in DTYPES
+        and _channels_last(x)
+        and all(one is not None and one.dtype == torch.float32 and one.device == x.device for one in parameters)
+        and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype and _channels_last(residual)))
+        and works(x.device)
+    )
+
+
+def _channels_last(x: Tensor) -> bool:
+    return x.dim() == 4 and x.numel() > 0 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+@lru_cache
+def works(device: torch.device) -> bool:
+    """Tell whether the kernels run there: Triton needs a GPU that it knows, and a C compiler. Asked once a device."""
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            x = torch.arange(64.0, device=device).reshape(2, 2, 4, 4).permute(0, 3, 1, 2).requires_grad_()
+            weight, bias = (torch.full((4,), value, device=device, requires_grad=True) for value in (1.0, 0.5))
+            y = normalise(x, weight, bias, samples=2, groups=2, eps=1e-5, relu=True)
+            expected = torch.nn.functional.group_norm(x, 2, weight, bias).relu()
+            given, wanted = (torch.autograd.grad(one.square().sum(), (x, weight, bias)) for one in (y, expected))
+        torch.testing.assert_close((y, *given), (expected, *wanted), rtol=1e-3, atol=1e-3)
+    except Exception as error:  # Triton raises whatever its compiler, the driver or the system do
+        log.warning(
+            "Norms run on torch's own kernels, which are slower: Triton's do not work on %s (%s: %s).",
+            device,
+            type(error).__name__,
+            next(iter(str(error).splitlines()), ""),
+        )
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the matrix is cut up.
+
+    Attributes:
+        tile: Rows and columns of a tile.
+        chunk: Rows of a program that reduces.
+        reduce: The grid of programs that reduce: blocks of columns, chunks of rows, samples.
+        stretch: Rows of a program that reads and writes.
+        stream: The grid of those.
+        merge: Chunks, groups, and columns of a group, that a program of the second step merges.
+        merges: The grid of those: blocks of groups, samples.
+    """
+
+    tile: dict[str, int]
+    chunk: int
+    reduce: tuple[int, int, int]
+    stretch: int
+    stream: tuple[int, int, int]
+    merge: dict[str, int]
+    merges: tuple[int, int]
+
+
+@lru_cache(maxsize=1024)
+def _plan(samples: int, rows: int, channels: int, groups: int) -> _Plan:
+    block_c = min(64, _power(channels))  # 64 columns of bf16 are a line of the cache
+    block_r = TILE // block_c
+    tiles = ceil(rows / block_r)
+    blocks = ceil(channels / block_c)
+    size = _power(channels // groups)
+    chunks = min(ceil(PROGRAMS / (blocks * samples)), max(1, MERGED // size), tiles)
+    chunk = ceil(rows / chunks / block_r) * block_r
+    plenty = min(STRETCH, max(1, tiles * blocks * samples // (2 * PROGRAMS)))
+    stretch = block_r * max(plenty, ceil(tiles / 65535))  # as many programs as CUDA takes on that axis
+    block_k = max(16, _power(ceil(rows / chunk), 4))  # few sizes: each is a kernel to compile
+    block_g = max(1, min(64, TILE // block_k) // size)
+    return _Plan(
+        tile={"BLOCK_R": block_r, "BLOCK_C": block_c},
+        chunk=chunk,
+        reduce=(blocks, ceil(rows / chunk), samples),
+        stretch=stretch,
+        stream=(blocks, ceil(rows / stretch), samples),
+        merge={"BLOCK_K": block_k, "BLOCK_G": block_g, "BLOCK_J": size},
+        merges=(ceil(groups / block_g), samples),
+    )
+
+
+def _power(number: int, base: int = 2) -> int:
+    """Return the least power of a base that is not less than a number."""
+    power = 1
+    while power < number:
+        power *= base
+    return power
+
+
+class _Normalise(torch.autograd.Function):
+    """The kernels, one after another. Nothing here waits for the device, so all of it can be captured."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        residual: Tensor | None,
+        samples: int,
+        groups: int,
+        eps: float,
+        relu: bool,
+        running: Running | None,
+    ) -> Tensor:
+        from adawac.models.fused import kernels
+
+        channels = x.shape[1]
+        rows = x.numel() // channels // samples
+        plan = _plan(samples, rows, channels, groups)
+        partial = x.new_empty((2, samples, plan.reduce[1], channels), dtype=torch.float32)
+        stats = x.new_empty((2, samples, groups), dtype=torch.float32)
+        y = torch.empty_like(x)
+        follow = (None, None, None) if running is None else (running.mean, running.var, running.batches)
+        with torch.cuda.device_of(x):
+            kernels.moments[plan.reduce](x, partial, rows, plan.chunk, channels, **plan.tile, num_warps=WARPS)
+            kernels.statistics[plan.merges](
+                partial,
+                stats,
+                *follow,
+                rows,
+                plan.chunk,
+                plan.reduce[1],
+                channels,
+                groups,
+                eps,
+                0.0 if running is None else running.momentum,
+                RUNNING=running is not None,
+                **plan.merge,
+                num_warps=WARPS,
+            )
+            kernels.apply[plan.stream](
+                x,
+                residual,
+                y,
+                stats,
+                weight,
+                bias,
+                rows,
+                plan.stretch,
+                channels,
+                groups,
+                RELU=relu,
+                RESIDUAL=residual is not None,
+                **plan.tile,
+                num_warps=WARPS,
+            )
+        ctx.save_for_backward(x, weight, bias, stats, y if relu and residual is not None else None)
+        ctx.samples, ctx.groups, ctx.relu, ctx.residual = samples, groups, relu, residual is not None
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+        from adawac.models.fused import kernels
+
+        x, weight, bias, stats, y = ctx.saved_tensors
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        channels, groups = x.shape[1], ctx.groups
+        rows = x.numel() // channels // ctx.samples
+        plan = _plan(ctx.samples, rows, channels, groups)
+        partial = x.new_empty((2, ctx.samples, plan.reduce[1], channels), dtype=torch.float32)
+        of_columns = x.new_empty((2, ctx.samples, channels), dtype=torch.float32)
+        of_groups = torch.empty_like(stats)
+        dx = torch.empty_like(x)
+        kept = ctx.relu and ctx.residual
+        dz = torch.empty_like(x) if kept else dy
+        with torch.cuda.device_of(x):
+            kernels.gradient_sums[plan.reduce](
+                x,
+                dy,
+                y,
+                dz,
+                partial,
+                stats,
+                weight,
+                bias,
+                rows,
+                plan.chunk,
+                channels,
+                groups,
+                RELU=ctx.relu,
+                RESIDUAL=ctx.residual,
+                **plan.tile,
+                num_warps=WARPS,
+            )
+            kernels.gradient_statistics[plan.merges](
+                partial,
+                of_columns,
+                of_groups,
+                weight,
+                rows,
+                plan.reduce[1],
+                channels,
+                groups,
+                **plan.merge,
+                num_warps=WARPS,
+            )
+            kernels.input_gradient[plan.stream](
+                x,
+                dz,
+                dx,
+                stats,
+                of_groups,
+                weight,
+                bias,
+                rows,
+                plan.stretch,
+                channels,
+                groups,
+                RELU=ctx.relu and not kept,
+                **plan.tile,
+                num_warps=WARPS,
+            )
+        dbias, dweight = (of_columns.sum(1) if ctx.samples > 1 else of_columns[:, 0]).unbind()
+        return dx, dweight, dbias, dz if ctx.residual else None, None, None, None, None, None

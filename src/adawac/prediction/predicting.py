@@ -1,0 +1,314 @@
+"""Scans in, label maps out: `predict`."""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import adawac
+from adawac.errors import AdawacError, ConfigError, DataError
+from adawac.prediction.cleaning import keep_largest_components
+from adawac.prediction.preparing import PreparedScan
+from adawac.prediction.scans import Scan, find_scans
+from adawac.prediction.segmentation_object import write_seg
+from adawac.prediction.segmenting import Ensemble, check_agreement, segment_block
+from adawac.prediction.volumes import Spool, Volume, open_scan
+from adawac.prediction.writing import class_table, label_dtype, write_labels, write_probabilities, write_sidecar
+from adawac.runs import Run
+from adawac.trained import Trained, load_trained
+
+__all__ = ["Format", "Prediction", "Values", "Watch", "predict"]
+
+log = logging.getLogger(__name__)
+
+Format = Literal["nifti", "seg"]
+Values = Literal["dataset", "index"]
+Labels = npt.NDArray[np.integer[Any]]
+#: Called with a scan, how many of its slices are done, and how many there are.
+Watch = Callable[[Scan, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What became of one scan.
+
+    Attributes:
+        scan: The scan.
+        labels: Its label map; None if it failed.
+        files: All files that were written for it.
+        error: Why it failed; empty if it did not.
+    """
+
+    scan: Scan
+    labels: Path | None = None
+    files: tuple[Path, ...] = field(default=())
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """What is done with each scan."""
+
+    members: Sequence[Trained]
+    ensemble: Ensemble
+    out: Path
+    format: Format
+    values: Sequence[int]
+    probabilities: bool
+    largest_component: bool
+    device: torch.device
+    batch_size: int
+    overwrite: bool
+
+    @property
+    def trained(self) -> Trained:
+        return self.members[0]
+
+
+def predict(
+    runs: Path | str | Run | Sequence[Path | str | Run],
+    scans: Path | str | Sequence[Path | str],
+    out: Path | str,
+    *,
+    checkpoint: str | None = None,
+    format: Format = "nifti",
+    values: Values = "dataset",
+    tta: bool = False,
+    probabilities: bool = False,
+    largest_component: bool = False,
+    device: torch.device | str = "auto",
+    batch_size: int = 24,
+    overwrite: bool = False,
+    trust_code: bool = False,
+    watch: Watch | None = None,
+) -> list[Prediction]:
+    """Segment scans; each label map lies on the grid of its scan, voxel for voxel.
+
+    A scan that cannot be segmented does not stop the others: its `Prediction` says why, and so does the log.
+
+    Args:
+        runs: A run folder, one of its checkpoints (`RUN/checkpoints/best.safetensors`), or an exported model folder;
+            several of them are an ensemble, whose probabilities are averaged.
+        scans: NIfTI files, DICOM series, folders of these, or glob patterns.
+        out: Folder for the label maps.
+        checkpoint: `last`, `best` or another checkpoint of the runs; by default what their configuration selects.
+        format: `nifti`, or `seg` for DICOM SEG, which takes DICOM series only.
+        values: What stands for a class in the label map: the data set's own label `values`, or the class `index`.
+        tta: Average the probabilities over flipped images, too: four passes instead of one.
+        probabilities: Also write the probability of each class.
+        largest_component: Keep the largest connected part of each class only.
+        device: `cpu`, `cuda`, `cuda:1`, …; `auto` is a GPU where there is one.
+        batch_size: Slices at a time.
+        overwrite: Replace files that are there; otherwise such scans fail.
+        trust_code: Also load model folders that name code to import (see `adawac.trained.load_trained`).
+        watch: Called as slices are done.
+
+    Raises:
+        AdawacError: If no scan can be segmented as asked: a wrong run, option, path or output folder.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"Expected at least one slice at a time, but got batch_size={batch_size}. Give 1 or more.")
+    place = _device(device)
+    several = [runs] if isinstance(runs, Path | str | Run) else list(runs)
+    members = [load_trained(one, checkpoint, place, trust_code) for one in several]
+    if not members:
+        raise ConfigError("Expected a run or a model folder, but got none. Give one.")
+    check_agreement(members)
+    first, out = members[0], Path(out)
+    found = find_scans([scans] if isinstance(scans, Path | str) else scans, len(first.channels), leave_out=out)
+    _check_format(found, format, probabilities)
+    _check_folder(out, [_paths(out, scan, format, probabilities) for scan in found], found)
+    task = _Task(
+        members=members,
+        ensemble=Ensemble([one.network for one in members], tta, probabilities).eval(),
+        out=out,
+        format=format,
+        values=[own[0] if values == "dataset" else k for k, own in enumerate(first.label_values)],
+        probabilities=probabilities,
+        largest_component=largest_component,
+        device=place,
+        batch_size=batch_size,
+        overwrite=overwrite,
+    )
+    return [_attempt(task, scan, watch or _nobody) for scan in found]
+
+
+def _nobody(scan: Scan, done: int, slices: int) -> None:
+    """Watch nothing."""
+
+
+def _device(wanted: torch.device | str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"Expected a device that torch can use, but got {str(wanted)!r} ({str(error).splitlines()[0]}). "
+            "Give auto, cpu, cuda or cuda:1."
+        ) from error
+    return device
+
+
+def _check_format(scans: Sequence[Scan], format: Format, probabilities: bool) -> None:
+    if format != "seg":
+        return
+    if probabilities:
+        raise ConfigError("Expected NIfTI for probabilities, but got the format seg. Leave one of the two out.")
+    other = next((scan for scan in scans if scan.kind != "dicom" and not scan.problem), None)
+    if other is not None:
+        raise ConfigError(
+            f"Expected DICOM series for the format seg, but {other.path} is NIfTI. Write NIfTI, or leave it out."
+        )
+
+
+def _check_folder(out: Path, paths: Sequence[dict[str, Path]], scans: Sequence[Scan]) -> None:
+    """Raise a `ConfigError` if label maps could not be written, or would replace a scan or one another."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"Expected a folder for label maps that can be written to, but {out} cannot be ({error.strerror}). Give "
+            "another --out, or change its permissions."
+        ) from error
+    inputs = {path.resolve() for scan in scans for path in scan.files}
+    outputs: set[Path] = set()
+    for path in (path for own in paths for path in own.values()):
+        if path.resolve() in inputs:
+            raise ConfigError(
+                f"Expected another folder than the scans' for label maps, but {path} is a scan itself. Give another "
+                "--out."
+            )
+        if path in outputs:  # a scan that is called as another one's probabilities are
+            raise ConfigError(f"Expected one file of each name, but {path} would be written twice. Rename a scan.")
+        outputs.add(path)
+
+
+def _paths(out: Path, scan: Scan, format: Format, probabilities: bool) -> dict[str, Path]:
+    """Return where what is written for a scan goes, the label map first."""
+    endings = {format: {"nifti": ".nii.gz", "seg": ".dcm"}[format], "sidecar": ".json"}
+    if probabilities:
+        endings["probabilities"] = "_probabilities.nii.gz"
+    return {what: out / f"{scan.name}{ending}" for what, ending in endings.items()}
+
+
+# -- one scan ---------------------------------------------------------------------------------------------------------
+
+
+def _attempt(task: _Task, scan: Scan, watch: Watch) -> Prediction:
+    try:
+        return _predict(task, scan, watch)
+    except AdawacError as error:
+        reason = str(error)
+    except OSError as error:
+        reason = f"Expected to write to {task.out}, but got: {error.strerror or error}. Make room, or mend the folder."
+    except Exception as error:  # whatever it is, the scans after this one are still done
+        log.debug("segmenting %s", scan.path, exc_info=True)
+        reason = f"Unexpected {type(error).__name__}: {' '.join(str(error).split())}"
+    log.warning("%s was not segmented: %s", scan.path, reason)
+    return Prediction(scan=scan, error=reason)
+
+
+def _predict(task: _Task, scan: Scan, watch: Watch) -> Prediction:
+    paths = _paths(task.out, scan, task.format, task.probabilities)
+    there = [path for path in paths.values() if path.exists()]
+    if there and not task.overwrite:
+        raise DataError(f"Expected no label map of it yet, but {there[0]} exists. Give --overwrite, or another --out.")
+    trained = task.trained
+    volume = open_scan(scan, trained.channels)
+    known = [value for own in trained.label_values for value in own]
+    classes = class_table(trained.class_names, task.values)
+    with tempfile.TemporaryFile(dir=task.out) as scratch:
+        with Spool(volume, task.out, known) as spool:
+            prepared = PreparedScan(spool, trained.preprocessing)
+            labels = _segment(task, prepared, scratch, lambda done: watch(scan, done, prepared.slices))
+        if task.probabilities:
+            shape = (prepared.slices, len(classes), *prepared.plane)
+            write_probabilities(paths["probabilities"], _by_class(task, scratch, shape, volume), volume, classes)
+    labels = _native(trained, labels, volume)
+    removed = keep_largest_components(labels) if task.largest_component else 0
+    if task.format == "seg":
+        write_seg(paths["seg"], labels, volume, trained.class_names)
+        classes = class_table(trained.class_names, range(len(classes)))
+    else:
+        write_labels(paths["nifti"], _with_values(labels, task.values), volume, classes)
+    write_sidecar(paths["sidecar"], _describe(task, scan, paths, classes, removed))
+    return Prediction(scan=scan, labels=paths[task.format], files=tuple(paths.values()))
+
+
+def _segment(task: _Task, prepared: PreparedScan, scratch: IO[bytes], watch: Callable[[int], None]) -> Labels:
+    """Return the classes of all prepared slices, (S, H, W); probabilities go to the disk on the way."""
+    trained = task.trained
+    labels = np.zeros((prepared.slices, *prepared.plane), np.min_scalar_type(len(trained.class_names) - 1))
+    watch(0)
+    for start, stop in prepared.blocks():
+        labels[start:stop], shares = segment_block(
+            task.ensemble,
+            prepared.read(start, stop),
+            trained.image_size,
+            trained.resize,
+            device=task.device,
+            batch_size=task.batch_size,
+        )
+        if shares is not None:
+            scratch.write(shares.data)
+        watch(stop)
+    scratch.flush()
+    return labels
+
+
+def _native(trained: Trained, samples: npt.NDArray[Any], volume: Volume) -> npt.NDArray[Any]:
+    """Bring prepared slices (S, H, W) back to the file's own grid."""
+    preprocessing = trained.preprocessing
+    return preprocessing.undo(preprocessing.join(samples), volume.shape, volume.spacing, volume.affine)
+
+
+def _by_class(
+    task: _Task, scratch: IO[bytes], shape: tuple[int, ...], volume: Volume
+) -> Iterator[npt.NDArray[np.uint16]]:
+    for k in range(shape[1]):
+        stored = np.memmap(scratch, np.uint16, "r", shape=shape)
+        yield _native(task.trained, np.array(stored[:, k]), volume)
+
+
+def _with_values(labels: Labels, values: Sequence[int]) -> Labels:
+    table = np.array(values, dtype=label_dtype(values))
+    same = np.array_equal(table, np.arange(len(table))) and table.dtype == labels.dtype
+    return labels if same else table[labels]
+
+
+def _describe(
+    task: _Task, scan: Scan, paths: dict[str, Path], classes: list[dict[str, Any]], removed: int
+) -> dict[str, Any]:
+    """Return what stands beside a label map. Names of files and folders, but no paths: these may name people."""
+    trained = task.trained
+    return {
+        "scan": scan.path.name,
+        "labels": paths[task.format].name,
+        "probabilities": paths["probabilities"].name if task.probabilities else None,
+        "classes": classes,
+        "networks": [
+            {
+                "from": one.source.resolve().name,
+                "checkpoint": one.checkpoint,
+                "model": one.model.name,
+                "dataset": one.dataset,
+            }
+            for one in task.members
+        ],
+        "preprocessing": trained.preprocessing.to_dict(),
+        "image_size": list(trained.image_size),
+        "resize": trained.resize,
+        "tta": len(task.ensemble.flips) > 1,
+        "largest_component": {"removed_voxels": removed} if task.largest_component else None,
+        "adawac": adawac.__version__,
+    }

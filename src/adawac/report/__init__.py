@@ -1,0 +1,11 @@
+"""The report: one HTML file about one or several runs, and the same atlas while a run goes on.
+
+`contents` gathers plain data from run folders, `page` turns them into a file; `watching` and `terminal` follow a run.
+"""
+
+from adawac.report.contents import Report, collect
+from adawac.report.page import render, write_report
+from adawac.report.suspects import Suspect, find_suspects
+from adawac.report.watching import follow, watch_page
+
+__all__ = ["Report", "Suspect", "collect", "find_suspects", "follow", "render", "watch_page", "write_report"]

@@ -1,0 +1,181 @@
+// Overview, scores, curves, pictures, and how it was made.
+function startOverview() {
+  const body = byId("overview-body");
+  const [run] = data.runs;
+  const { samples, sparse, cases } = run.headline;
+  document.title = `${data.runs.map((one) => one.name).join(", ").slice(0, 80)} – adawac report`;
+  if (samples) {
+    body.append(el("p", { class: "lead" }, `${plural(samples, "slice")} of ${plural(cases, "case")}; ${sparse.toLocaleString("en")} of them (${
+      percent(sparse / samples)}) carry no label. This report shows which ones the network finds easy, which it fights, and what became of their weights.`));
+  }
+  body.append(el("div", { class: "cards" }, data.runs.map(runCard)));
+}
+
+function runCard(run, place) {
+  const { headline, summary } = run;
+  const going = run.status === "finished" ? null : el("span", { class: "chip warn" }, run.status);
+  const facts = [
+    ...Object.entries(summary).map(([key, value]) => [key, [name(typeof value === "number" ? number(value) : value)]]),
+    ["epochs", [run.epochs && run.epoch < run.epochs ? `${run.epoch} of ${run.epochs}` : String(run.epoch)]],
+  ];
+  return el("article", { class: "card" }, el("h3", {}, keyOf(place), name(run.name), going),
+    el("dl", {}, facts.flatMap(([key, value]) => [el("dt", {}, name(key)), el("dd", {}, value)])),
+    headline.sparse_low === undefined ? el("p", { class: "small muted sides" }, run.atlas ? "Its method does not move β: all samples count alike." : "No weights were recorded yet.") : el("div", { class: "sides" },
+      side("label-sparse", headline.sparse, headline.sparse - headline.sparse_low), side("label-dense", headline.dense, headline.dense_high)));
+}
+
+function side(group, count, kept) {
+  if (!count) return null;
+  const part = (share, kind) => { const span = el("span", { class: kind }); span.style.width = `${100 * share}%`; return span; };
+  return el("div", {}, `${group}: β keeps ${kept.toLocaleString("en")} of ${count.toLocaleString("en")} under CE, sends ${(count - kept).toLocaleString("en")} to consistency`,
+    el("div", { class: "side-bar", "aria-hidden": "true" }, part(kept / count, "ce"), part(1 - kept / count, "consistency")));
+}
+
+const METRICS = {
+  dice: "Dice", hd95: "HD95", assd: "Mean surface distance", surface_dice: "Surface Dice", hd95_max_directed: "HD95, larger direction",
+  dense_dice: "Dice on label-dense slices", sparse_found: "Label-sparse slices with something found", sparse_area: "Area found on label-sparse slices",
+};
+const SHARES = ["dice", "surface_dice", "dense_dice", "sparse_found"]; // shown as percentages
+const FIRST = ["dice", "hd95"]; // the others can be opened
+
+function startScores() {
+  const body = byId("scores-body");
+  if (!data.scores.length) {
+    body.append(el("p", { class: "note" }, "No run has scores yet. ", el("code", {}, "adawac evaluate RUN"), " writes them into the run folder."));
+    return;
+  }
+  body.append(el("p", {}, "Means over patients, with the 95 % interval of a bootstrap over patients. ",
+    data.runs.length > 1 ? "Differences are to the first run, patient by patient; a word says which way where the interval leaves out zero and p < 0.05 (sign-flip test)." : ""));
+  const missing = data.runs.filter((_, place) => !data.scores.some((one) => one.runs.includes(place)));
+  if (missing.length) body.append(el("p", { class: "note" }, "Without scores: ", ...missing.flatMap((run, place) => [place ? ", " : "", name(run.name)]), "."));
+  const first = data.scores.filter((one) => FIRST.includes(one.metric));
+  body.append(...first.map(scoreTable));
+  const rest = data.scores.filter((one) => !FIRST.includes(one.metric));
+  if (rest.length) body.append(el("details", { open: !first.length }, el("summary", {}, `${plural(rest.length, "more table")}: what happens on single slices, and other metrics`), rest.map(scoreTable)));
+}
+
+function scoreTable(one) {
+  const title = `${METRICS[one.metric] ?? one.metric}${SHARES.includes(one.metric) ? ", %" : ""}`;
+  const scale = SHARES.includes(one.metric) ? 100 : 1;
+  const patients = one.rows[0].cells.find(Boolean)?.patients ?? 0;
+  const fixed = (value) => (value === null ? "–" : (scale * value).toFixed(2).replace("-", "−"));
+  const range = (cell) => el("span", { class: "range" }, cell.low === null ? "no interval" : `${fixed(cell.low)} to ${fixed(cell.high)}`);
+  const difference = (cell) => {
+    if (!cell) return { text: "–", number: true };
+    const sure = cell.low !== null && (cell.low > 0 || cell.high < 0) && cell.p_value !== null && cell.p_value < 0.05;
+    const word = !sure ? "" : cell.mean > 0 === one.higher_is_better ? "better" : "worse";
+    const sign = cell.mean > 0 ? "+" : "";
+    return { number: true, text: [el("span", { class: word }, `${sign}${fixed(cell.mean)}${word && ` ${word}`}`), range(cell),
+      el("span", { class: "range" }, cell.p_value === null ? "" : `p = ${number(cell.p_value)}${cell.patients === patients ? "" : `, ${plural(cell.patients, "patient")}`}`)] };
+  };
+  const names = one.runs.map((place) => [keyOf(place), " ", name(data.runs[place].name)]);
+  const head = ["Class", ...names.map((text) => ({ text, number: true })),
+    ...one.runs.slice(1).map((place) => ({ text: [name(data.runs[place].name), " − ", name(data.runs[one.runs[0]].name)], number: true }))];
+  const rows = one.rows.map((row) => ({ class: row.label === null ? "total" : null, cells: [{ text: [name(row.class_name)] },
+    ...row.cells.map((cell) => ({ number: true, text: cell ? [fixed(cell.mean), range(cell)] : "–" })), ...row.differences.map(difference)] }));
+  const better = one.higher_is_better ? "higher is better" : "lower is better";
+  return el("div", { class: "score" }, el("h3", {}, `${title} `, el("span", { class: "chip" }, name(one.evaluation)), " ", el("span", { class: "muted small" }, better)),
+    el("div", { class: "score-pair" },
+      table(`${title} on ${one.split || "the test cases"}, ${plural(patients, "patient")}; convention ${one.convention}, checkpoint ${one.checkpoint}`, head, rows),
+      el("figure", { class: "panel" }, intervalChart(title, one.rows.map((row) => ({ name: row.class_name, cells: row.cells })), one.runs, scale))));
+}
+
+const CURVES = [
+  { title: "Loss", series: [["loss", "loss"]] },
+  { title: "Cross-entropy", series: [["ell_ce_dense", "label-dense"], ["ell_ce_sparse", "label-sparse"]], otherwise: [["ell_ce", "all"]] },
+  { title: "Consistency (ACR)", series: [["reg_ac_dense", "label-dense"], ["reg_ac_sparse", "label-sparse"]], otherwise: [["reg_ac", "all"]] },
+  { title: "β", series: [["beta_dense", "label-dense"], ["beta_sparse", "label-sparse"]], options: { low: 0, high: 1, half: true }, text: "mean of either group; ½ is where it starts" },
+  { title: "How well β tells the groups apart", series: [["beta_auc", "AUC"]], options: { low: 0, high: 1, half: true }, text: "area under the curve; ½ is by chance" },
+  { title: "Separation", series: [["separated_dense", "label-dense: CE > ACR"], ["separated_sparse", "label-sparse: CE < ACR"]], options: { low: 0, high: 1 }, text: "share on the side that the paper's assumption puts it" },
+  { title: "Spread over samples", series: [["spread_ce", "CE"], ["spread_ac", "ACR"]], text: "standard deviation over mean" },
+  { title: "Learning rate", series: [["lr", "learning rate"]] },
+];
+
+function startCurves() {
+  const body = byId("curves-body");
+  const names = [...new Set(data.runs.flatMap((run) => Object.keys(run.curves.series)))];
+  const validation = names.filter((key) => key.startsWith("val"))
+    .map((key) => ({ title: `Validation: ${key.replace(/^val(idation)?_/, "")}`, series: [[key, key]] }));
+  const panels = [CURVES[0], ...validation, ...CURVES.slice(1)].map(curvePanel).filter(Boolean);
+  if (!panels.length) {
+    body.append(el("p", { class: "note" }, "No epoch has been logged yet."));
+    return;
+  }
+  if (data.runs.length > 1) body.append(el("ul", { class: "legend" }, data.runs.map((run, place) => el("li", {}, keyOf(place), name(run.name)))));
+  body.append(el("div", { class: "panels" }, panels), lastNumbers(names));
+}
+
+function curvePanel({ title, series, otherwise = [], options = {}, text = "" }) {
+  const find = (wanted) => data.runs.flatMap((run, place) => wanted.flatMap(([key, label], dash) => (run.curves.series[key]
+    ? [{ run: place, dash, label, text: `${run.name}, ${label}`, epochs: run.curves.epochs, values: run.curves.series[key] }] : [])));
+  let [wanted, found] = [series, find(series)];
+  if (!found.length) [wanted, found] = [otherwise, find(otherwise)];
+  if (!found.length) return null;
+  const dashes = wanted.length > 1 ? el("ul", { class: "legend" }, wanted.map(([, label], dash) => el("li", {},
+    svg("svg", { class: "key", viewBox: "0 0 26 11", "aria-hidden": "true" },
+      svg("path", { d: "M1 5.5H25", class: "series plain", "stroke-dasharray": DASHES[dash] })), label))) : null;
+  return el("figure", { class: "panel" }, el("h3", {}, title), lineChart(title, found, options), dashes, text ? el("figcaption", {}, text) : null);
+}
+
+function lastNumbers(names) {
+  const last = (run, key) => (run.curves.series[key] ?? []).filter((value) => value !== null).at(-1);
+  return el("details", {}, el("summary", {}, "The last value of every curve, as a table"),
+    table("Last value of every metric", ["Metric", ...data.runs.map((run) => ({ text: [name(run.name)], number: true }))],
+      names.map((key) => ({ cells: [{ text: [name(key)] }, ...data.runs.map((run) => ({ text: number(last(run, key)), number: true }))] }))));
+}
+
+function startPictures() {
+  const body = byId("pictures-body");
+  if (!data.pictures.length) {
+    body.append(el("p", { class: "note" }, "There are no pictures in the run folders. ", el("code", {}, "adawac evaluate RUN"), " leaves some."));
+    return;
+  }
+  body.append(el("p", {}, "Slices that evaluation kept: the label as outline, the prediction as area. Choose one to see it larger."));
+  const few = 24;
+  const place = el("div", {});
+  const draw = (count) => place.replaceChildren(el("ul", { class: "grid-pictures" }, data.pictures.slice(0, count).map(pictureButton)),
+    count < data.pictures.length ? el("button", { type: "button", class: "act", onclick: () => draw(data.pictures.length) }, `Show all ${data.pictures.length}`) : "");
+  draw(few);
+  body.append(place);
+}
+
+// The run to show a picture with: the one that the atlas shows, if it has something to say of that slice.
+function runFor(picture) {
+  const [first] = Object.keys(picture.predictions).map(Number);
+  const trained = data.runs.findIndex((run) => run.samples.id.includes(picture.id));
+  const known = picture.predictions[state.run] !== undefined || data.runs[state.run].samples.id.includes(picture.id);
+  return known ? state.run : first ?? Math.max(trained, 0);
+}
+
+function pictureButton(picture) {
+  const run = runFor(picture);
+  const { samples } = data.runs[run];
+  const row = samples.id.indexOf(picture.id);
+  const title = row < 0 ? [...titleOf(picture.id), el("br"), el("span", { class: "muted" }, "not trained on")]
+    : [name(samples.cases[samples.case[row]], { class: "name clip" }), ` slice ${samples.slice[row]}`];
+  const open = () => {
+    const shown = runFor(picture);
+    const place = data.runs[shown].samples.id.indexOf(picture.id);
+    openSlice(shown, place < 0 ? null : place, Math.max(0, (data.runs[shown].atlas?.epochs.length ?? 1) - 1), picture);
+  };
+  return el("li", {}, el("button", { type: "button", onclick: open }, stack(picture, run, { label: true, prediction: true }), el("span", {}, ...title)));
+}
+
+function startRepeat() {
+  const body = byId("repeat-body");
+  for (const run of data.runs) {
+    body.append(el("h3", {}, name(run.name)));
+    if (run.missing.length) {
+      body.append(el("div", { class: "note missing" }, "Missing in this run folder:",
+        el("ul", {}, run.missing.map((one) => el("li", {}, el("code", {}, one.part), ": ", name(one.why), one.why.endsWith(".") ? " " : ". ", one.remedy)))));
+    }
+    body.append(...run.commands.flatMap((one) => [el("p", { class: "small muted" }, one.why), el("pre", { tabindex: "0" }, name(one.command))]),
+      pairs("Configuration", run.settings), ...run.environment.map((one, place) => pairs(place ? `Environment, start ${place + 1}` : "Environment", one)));
+  }
+}
+
+function pairs(title, rows) {
+  if (!rows.length) return "";
+  return el("details", {}, el("summary", {}, title),
+    table(title, ["Name", "Value"], rows.map(([key, value]) => ({ cells: [{ text: [name(key, { class: "name mono" })] }, { text: [name(value)] }] }))));
+}

@@ -1,0 +1,219 @@
+"""What goes into a report, as plain data: runs are read here, and nothing else is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import adawac
+from adawac.errors import AdawacError, RunError
+from adawac.report.atlas import encode_atlas, late_mean, thin
+from adawac.report.blobs import Blobs
+from adawac.report.colours import class_colour, colour_map
+from adawac.report.curves import read_curves
+from adawac.report.images import draw_picture
+from adawac.report.provenance import list_commands, list_environments, list_missing, list_settings
+from adawac.report.scores import compare_scores
+from adawac.report.suspects import KINDS, Suspect, find_suspects
+from adawac.runs import Gallery, Run
+
+__all__ = ["Report", "collect"]
+
+_CELLS = 1_500_000  # of all heat maps together: about 10 MB in the file
+_MOST_SUSPECTS = 300
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a report shows: JSON's own types, and the large parts as base64."""
+
+    data: dict[str, Any]
+    blobs: list[str]
+
+
+def collect(runs: Sequence[Run | Path | str], *, pictures: int = 100) -> Report:
+    """Read runs, whole or not, and return what a report of them shows.
+
+    Args:
+        runs: Run folders; the first one is the one that scores are compared with.
+        pictures: How many slices of the galleries to include at most; those of suspects come first.
+    """
+    if not runs:
+        raise RunError("Expected a run folder, but got none. Give one or several.")
+    opened = [one if isinstance(one, Run) else Run(one) for one in runs]
+    blobs = Blobs()
+    tables, faults = compare_scores(opened)
+    suspects = [_suspects(run) for run in opened]
+    shown, picture_faults = _pictures(opened, suspects, pictures, blobs)
+    names = _names([run.folder for run in opened])
+    parts = []
+    for place, run in enumerate(opened):
+        more = faults.get(place, []) + picture_faults.get(place, [])
+        parts.append({"name": names[place], **_describe(run, suspects[place], len(opened), blobs, more)})
+    data = {
+        "adawac": adawac.__version__,
+        "kinds": KINDS,
+        "maps": {"diverging": colour_map("diverging"), "sequential": colour_map("sequential")},
+        "runs": parts,
+        "scores": tables,
+        "pictures": shown,
+    }
+    return Report(data, blobs.texts)
+
+
+def _describe(run: Run, suspects: list[Suspect], count: int, blobs: Blobs, faults: list[str]) -> dict[str, Any]:
+    """Return everything about one run."""
+    samples = 0 if run.samples is None else min(len(run.samples), run.history.num_samples)
+    listed = suspects[:_MOST_SUSPECTS]
+    rows, epochs = thin(samples, len(run.history), _CELLS // count, [one.row for one in listed])
+    page_row = {int(row): place for place, row in enumerate(rows)}
+    return {
+        "status": run.status,
+        "epoch": run.epoch,
+        "epochs": run.info.get("epochs"),
+        "created": run.info.get("created"),
+        "updated": run.info.get("updated"),
+        "format_version": run.info.get("format_version", 0),
+        "summary": {str(key): value for key, value in run.summary.items() if isinstance(value, str | int | float)},
+        "classes": [
+            {"label": label, "name": name, "colour": class_colour(label)} for label, name in _class_names(run) if label
+        ],
+        "samples": _samples(run, rows),
+        "headline": _headline(run),
+        "atlas": encode_atlas(run, rows, epochs, blobs),
+        "thinned": {"samples": [len(rows), samples], "epochs": [len(epochs), len(run.history)]},
+        "suspects": [
+            {
+                "row": page_row[one.row],
+                "kind": one.kind,
+                "score": round(one.score, 4),
+                "epoch": int(np.abs(epochs - one.epoch).argmin()),
+                "reason": one.reason,
+            }
+            for one in listed
+        ],
+        "suspects_found": len(suspects),
+        "curves": read_curves(run),
+        "settings": list_settings(run),
+        "environment": list_environments(run),
+        "commands": list_commands(run),
+        "missing": list_missing(run, faults),
+    }
+
+
+def _samples(run: Run, rows: Ints) -> dict[str, Any]:
+    """Return the table's columns that the page needs; the cases as numbers, for they repeat."""
+    table = run.samples
+    if table is None:
+        return {"cases": [], "case": [], "slice": [], "id": [], "group": [], "share": []}
+    numbers = {case: number for number, case in enumerate(table.cases)}
+    return {
+        "cases": list(table.cases),
+        "case": [numbers[str(one)] for one in table.case[rows]],
+        "slice": table.slice[rows].tolist(),
+        "id": [str(one) for one in table.id[rows]],
+        "group": [str(one) for one in table.group[rows]],
+        "share": [None if np.isnan(one) else float(f"{one:.6g}") for one in _share(run)[rows]],
+    }
+
+
+def _share(run: Run) -> npt.NDArray[np.float64]:
+    """Return (n,) the share of foreground in each sample; NaN where there is no label."""
+    if run.samples is None:
+        return np.empty(0)
+    return np.asarray(run.samples.fraction[:, 1:].sum(axis=1), dtype=np.float64)
+
+
+def _headline(run: Run) -> dict[str, Any]:
+    """Return how many samples there are, how many carry no label, and on which side of 1/2 beta left them."""
+    share = _share(run)
+    found: dict[str, Any] = {
+        "samples": len(share),
+        "cases": 0 if run.samples is None else len(run.samples.cases),
+        "sparse": int((share == 0).sum()),
+        "dense": int((share > 0).sum()),
+    }
+    if len(run.history) and len(share):
+        beta = late_mean(run.history["beta"])[: len(share)]
+        if np.isfinite(beta).any() and np.ptp(beta[np.isfinite(beta)]) > 1e-6:
+            for name, side in (("sparse_low", beta[share == 0] < 0.5), ("dense_high", beta[share > 0] > 0.5)):
+                found[name] = int(side.sum())
+    return found
+
+
+def _suspects(run: Run) -> list[Suspect]:
+    share, history = _share(run), run.history
+    if not len(share) or not len(history):
+        return []
+    fields = (history[name][:, : len(share)] for name in ("beta", "ell_ce"))
+    return find_suspects(share, history.epochs, *fields)
+
+
+def _class_names(run: Run) -> list[tuple[int, str]]:
+    names = run.samples.class_names if run.samples is not None else run.data.get("class_names", ())
+    return list(enumerate(str(name) for name in names))
+
+
+def _pictures(
+    runs: Sequence[Run], suspects: list[list[Suspect]], most: int, blobs: Blobs
+) -> tuple[list[dict[str, Any]], dict[int, list[str]]]:
+    """Return the slices of all galleries by sample id, each with the prediction of every run that has one."""
+    places, faults = _gallery_places(runs)
+    galleries = {id(gallery): gallery for found in places.values() for _, gallery in found}.values()
+    wanted = dict.fromkeys(
+        str(run.samples.id[one.row])
+        for run, own in zip(runs, suspects, strict=True)
+        if run.samples is not None
+        for one in own
+    )
+    # What several runs show can be compared; then the runs take turns, for each gallery is in an order of its own.
+    ranks = {name: rank for gallery in galleries for rank, name in enumerate(gallery)}
+    rest = sorted((name for name in places if name not in wanted), key=lambda name: (-len(places[name]), ranks[name]))
+    order = [*(name for name in wanted if name in places), *rest]
+    shown = []
+    for name in order[: max(most, 0)]:
+        drawn: dict[str, Any] = {}
+        for place, gallery in places[name]:
+            try:
+                one = draw_picture(gallery[name], blobs)
+            except (AdawacError, OSError, ValueError, LookupError, TypeError) as error:
+                faults.setdefault(place, []).append(f"{name!r} of {gallery.path.name}: {error}")
+                continue
+            prediction = one.pop("prediction")
+            drawn = drawn or {**one, "predictions": {}}
+            drawn["label"] = one["label"] if drawn["label"] is None else drawn["label"]
+            if prediction is not None:
+                drawn["predictions"].setdefault(str(place), prediction)
+        if drawn:
+            shown.append(drawn)
+    return shown, faults
+
+
+def _gallery_places(runs: Sequence[Run]) -> tuple[dict[str, list[tuple[int, Gallery]]], dict[int, list[str]]]:
+    """Return for each sample id the runs and galleries that show it."""
+    places: dict[str, list[tuple[int, Gallery]]] = {}
+    faults: dict[int, list[str]] = {}
+    for place, run in enumerate(runs):
+        for title in run.galleries:
+            try:
+                gallery = run.gallery(title)
+                for name in gallery:
+                    places.setdefault(name, []).append((place, gallery))
+            except (AdawacError, OSError) as error:
+                faults.setdefault(place, []).append(str(error))
+    return places, faults
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return names that tell the folders apart: as few of their last parts as that takes."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(one[-depth:]) for one in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{one[-1]} ({place + 1})" for place, one in enumerate(parts)]  # the same folder, given twice

@@ -1,0 +1,110 @@
+"""The report as one HTML file that needs nothing else: style, script and data stand in it, and nothing may be loaded.
+
+Names in a data set may hold anything. They travel as JSON in which `<`, `>` and `&` are escaped, and reach the page
+as text only; the policy in the file's head lets no script run but the two whose hashes it names.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from adawac.errors import RunError
+from adawac.files import write_text
+from adawac.report.contents import Report, collect
+from adawac.runs import Run
+
+__all__ = ["render", "write_report"]
+
+_SCRIPTS = (
+    "elements.js",
+    "data.js",
+    "charts.js",
+    "slice.js",
+    "heatmap.js",
+    "atlas.js",
+    "suspects.js",
+    "sections.js",
+    "main.js",
+)
+_UNSAFE = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+
+
+def write_report(
+    runs: Sequence[Run | Path | str] | Run | Path | str,
+    out: Path | str = "report.html",
+    *,
+    pictures: int = 100,
+    refresh: float | None = None,
+) -> Path:
+    """Write a report of one or several runs: one HTML file that works offline.
+
+    Args:
+        runs: Run folders, whole or not; the first is the one that others are compared with.
+        out: The file; it is replaced in one step.
+        pictures: How many slices of the galleries to include at most.
+        refresh: Let the page load itself again after so many seconds, for a run that goes on.
+
+    Returns:
+        The file.
+    """
+    listed = [runs] if isinstance(runs, Run | Path | str) else list(runs)
+    path = Path(out)
+    if path.is_dir():
+        raise RunError(f"Expected a file for the report, but {path} is a folder. Give a name such as report.html.")
+    text = render(collect(listed, pictures=pictures), refresh=refresh)
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise RunError(
+            f"Expected to write {path}, but got: {error.strerror or error}. Make room, or choose another place."
+        ) from error
+    return path
+
+
+def render(report: Report, *, refresh: float | None = None) -> str:
+    """Return the HTML text of a report; the same report gives the same text."""
+    data = {**report.data, "refresh": refresh, "blobs": len(report.blobs)}
+    theme, script, style = _asset("theme.js"), _script(), _asset("report.css")
+    policy = (
+        f"default-src 'none'; script-src {_source(theme)} {_source(script)}; style-src {_source(style)}; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    again = f'<noscript><meta http-equiv="refresh" content="{refresh:g}"></noscript>' if refresh else ""
+    parts = {
+        "policy": policy,
+        "again": again,
+        "theme": theme,
+        "style": style,
+        "data": _embed(data),
+        "blobs": "\n".join(
+            f'<script type="text/plain" id="blob-{number}">{text}</script>' for number, text in enumerate(report.blobs)
+        ),
+        "script": script,
+    }
+    # One pass: a name that reads like a marker stays what it is.
+    return re.sub(r"<!--:(\w+):-->|\[\[(\w+)\]\]", lambda found: parts[found[1] or found[2]], _asset("page.html"))
+
+
+def _embed(data: object) -> str:
+    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_UNSAFE)
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("adawac.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    body = "\n".join(_asset(name) for name in _SCRIPTS)
+    return f'(() => {{\n"use strict";\n{body}}})();\n'
+
+
+def _source(text: str) -> str:
+    """Return the hash by which a policy knows a script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

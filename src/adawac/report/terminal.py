@@ -1,0 +1,138 @@
+"""A run in the terminal: progress, curves as sparklines, and the atlas of beta in half blocks."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.report.colours import colour_map
+from adawac.runs import Run
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group, RenderableType
+    from rich.text import Text
+
+__all__ = ["draw_run", "list_epochs"]
+
+_BARS = "▁▂▃▄▅▆▇█"
+_SHADES = "█▓▒░ "  # without colour: the darker, the nearer to consistency
+_METRICS = {
+    "loss": "loss",
+    "ell_ce": "CE",
+    "reg_ac": "ACR",
+    "beta_sparse": "β sparse",
+    "beta_dense": "β dense",
+    "beta_auc": "AUC of β",
+    "val_dice": "val DSC",
+}
+
+Floats = npt.NDArray[np.float64]
+
+
+def list_epochs(run: Run, after: int) -> Iterator[str]:
+    """Yield one line of numbers for each epoch later than `after`, for where there is no terminal."""
+    total = run.info.get("epochs") or "?"
+    for one in run.metrics:
+        if one["epoch"] > after:
+            found = [f"{text} {one[name]:.4g}" for name, text in _METRICS.items() if _is_number(one.get(name))]
+            yield f"epoch {one['epoch']}/{total}  " + "  ".join(found)
+
+
+def draw_run(run: Run, console: "Console", title: str) -> "Group":
+    """Return what a terminal shows of a run, in the size that the terminal has."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text.assemble((title, "bold"), f"  {run.status}"), _progress(run), _sparklines(run)]
+    height = max(console.height - 16, 6)
+    parts.append(_heat_map(run, max(console.width - 14, 10), min(height, 24), console.color_system is not None))
+    return Group(*parts)
+
+
+def _progress(run: Run) -> "RenderableType":
+    from rich.columns import Columns
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    total = run.info.get("epochs")
+    text = Text(f"epoch {run.epoch}/{total or '?'}", no_wrap=True)
+    if not isinstance(total, int):
+        return text
+    return Columns([text, ProgressBar(total=total, completed=run.epoch, width=40)], padding=(0, 2))
+
+
+def _sparklines(run: Run) -> "RenderableType":
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for name, text in _METRICS.items():
+        values = [float(one[name]) for one in run.metrics if _is_number(one.get(name))]
+        if values:
+            top = 1.0 if name.startswith(("beta", "val")) else max(*values, 1e-12)
+            table.add_row(text, _sparkline(values, top), f"{values[0]:.3g} → {values[-1]:.3g}")
+    return table if table.row_count else "No epoch is complete yet."
+
+
+def _sparkline(values: list[float], top: float, width: int = 40) -> str:
+    count = min(width, len(values))
+    chosen = [values[round(place * (len(values) - 1) / max(1, count - 1))] for place in range(count)]
+    return "".join(_BARS[min(max(int(value / top * len(_BARS)), 0), len(_BARS) - 1)] for value in chosen)
+
+
+def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableType":
+    """Return beta as a picture: label-sparse samples above, label-dense ones below, by foreground; epochs across."""
+    from rich.text import Text
+
+    if run.samples is None or not len(run.history):
+        return Text("The atlas of β begins with the first epoch.", style="dim")
+    share = np.nan_to_num(run.samples.fraction[:, 1:].sum(axis=1), nan=-1)
+    beta = run.history["beta"][:, : len(share)].T.astype(np.float64)
+    if not np.isfinite(beta).any() or np.ptp(beta[np.isfinite(beta)]) < 1e-6:
+        return Text("The method of this run does not move β.", style="dim")
+    order = np.argsort(share, kind="stable")
+    sparse = int((share[order] <= 0).sum())
+    rows = _shrink(_shrink(beta[order], 2 * height).T, width).T
+    rows = rows.repeat(max(width // rows.shape[1], 1), axis=1)  # few epochs: wide cells
+    drawn = Text("β by foreground, from none (above) to most; epochs from left to right\n")
+    for place in range(0, len(rows), 2):
+        middle = (place + 1) / len(rows) * len(share)
+        drawn.append(f"{'label-sparse' if middle <= sparse else 'label-dense':<13}", style="dim")
+        upper, lower = rows[place], rows[min(place + 1, len(rows) - 1)]
+        _append_cells(drawn, upper, lower, colour)
+        drawn.append("\n")
+    legend = "blue: sent to consistency, red: kept under cross-entropy"
+    drawn.append(legend if colour else "dark: sent to consistency, blank: kept under cross-entropy", style="dim")
+    return drawn
+
+
+def _append_cells(drawn: "Text", upper: Floats, lower: Floats, colour: bool) -> None:
+    for above, below in zip(upper, lower, strict=True):
+        if not colour:
+            seen = [one for one in (above, below) if np.isfinite(one)]
+            shade = _SHADES[min(int(np.mean(seen) * len(_SHADES)), len(_SHADES) - 1)] if seen else "·"
+            drawn.append(shade)
+        else:
+            drawn.append("▀", style=f"{_colour(above)} on {_colour(below)}")
+
+
+def _colour(beta: float) -> str:
+    if not np.isfinite(beta):
+        return "#808080"
+    red, green, blue = colour_map("diverging")[min(max(round(float(beta) * 255), 0), 255)]
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def _shrink(values: Floats, most: int) -> Floats:
+    """Return at most so many rows, each the mean of its neighbours that were seen."""
+    if len(values) <= most:
+        return values
+    edges = np.linspace(0, len(values), most + 1).round().astype(int)[:-1]
+    seen = np.isfinite(values)
+    count = np.add.reduceat(seen, edges, axis=0, dtype=np.int64)
+    total = np.add.reduceat(np.where(seen, values, 0), edges, axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))

@@ -1,0 +1,5 @@
+"""Where things lie."""
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]

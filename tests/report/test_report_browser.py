@@ -1,0 +1,376 @@
+"""The report as readers meet it: in Chromium, from a file, with the network off."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adawac.report import write_report
+from adawac.report.colours import colour_map
+from adawac.runs import FIELDS, Run, RunWriter, example_run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = playwright.expect
+
+AXE = "axe-core@4.10.3"
+HOSTILE = (
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>\"'",
+    "line\nbreak\u2028more",
+    "\u202eright to left\u200f",
+    "=HYPERLINK(1)",
+    "x" * 400,
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with playwright.sync_playwright() as tool:
+        opened = tool.chromium.launch(executable_path=path, args=options)
+        yield opened
+        opened.close()
+
+
+def make_run(folder: Path, suspect: int, **options: Any) -> Path:
+    """An example run in which one empty sample has a high CE in all epochs."""
+    run = example_run(folder, **options)
+    fields = {name: run.history[name] for name in FIELDS}
+    fields["ell_ce"][:, suspect] = 3.0
+    (folder / "history.bin").unlink()
+    with RunWriter(folder, resume=True) as writer:
+        for place, epoch in enumerate(range(1, run.epoch + 1)):
+            rows = np.arange(len(run.samples))
+            writer.log_history(epoch, rows, **{name: values[place] for name, values in fields.items()})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reports of two whole runs, of one with hostile names, and of one that was interrupted."""
+    root = tmp_path_factory.mktemp("browser")
+    runs = [make_run(root / name, 5, method=name, slices=12) for name in ("baseline", "adawac")]
+    write_report(runs, root / "report.html")
+    write_report(make_run(root / "hostile", 24, cases=HOSTILE, slices=6, epochs=3), root / "hostile.html")
+    write_report(example_run(root / "stopped", slices=6, epochs=4, status="interrupted"), root / "stopped.html")
+    return root
+
+
+class Reader:
+    """One page, opened offline; any request for something else, and any message in the console, is noted."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any):
+        settings = {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light", **options}
+        self.context = browser.new_context(**settings)
+        self.context.set_offline(True)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self._check(request.url))
+        self.own = path.as_uri()
+        self.page.goto(self.own)
+        self.page.wait_for_selector("html[data-ready]", state="attached")
+
+    def _check(self, url: str) -> None:
+        if url.split("#")[0] != self.own and not url.startswith(("data:", "blob:")):
+            self.complaints.append(f"a request for {url}")
+
+    def heatmap(self) -> dict[str, float]:
+        self.page.evaluate("document.getElementById('heatmap').scrollIntoView({block: 'center', behavior: 'instant'})")
+        return self.page.locator("#heatmap").bounding_box()
+
+    def cell(self, row: float, column: float) -> tuple[float, float]:
+        """Where on the page a cell lies, given as shares of the map; the gutter of the names is no part of it."""
+        box = self.heatmap()
+        gutter = 132 if box["width"] >= 560 else 62
+        return box["x"] + gutter + (box["width"] - gutter) * column, box["y"] + box["height"] * row
+
+
+@pytest.fixture
+def reader(browser: Any, folder: Path) -> Iterator[Reader]:
+    opened = Reader(browser, folder / "report.html")
+    yield opened
+    complaints = opened.complaints
+    opened.context.close()
+    assert complaints == []
+
+
+def test_it_loads_offline_with_everything_in_it(reader: Reader):
+    page = reader.page
+    assert page.title().startswith("baseline, adawac")
+    assert page.locator("h1").inner_text() == "Where β sent your data"
+    assert "36 slices of 3 cases; 18 of them (50 %)" in page.locator("#overview").inner_text()
+    scores = page.locator("#scores table").first
+    assert scores.locator("tbody tr").count() == 3
+    assert page.locator("#curves svg[role=img]").count() >= 4
+    assert page.locator("#pictures li").count() == 6
+    assert "adawac train --config adawac/config.yaml" in page.locator("#repeat").inner_text()
+
+
+def test_hover_names_the_cell(reader: Reader, folder: Path):
+    run = Run(folder / "adawac")
+    row, epoch = 30, 4
+    reader.page.mouse.move(*reader.cell((row + 0.5) / 36, (epoch + 0.5) / 20))
+    tip = reader.page.locator(".tip")
+    tip.wait_for()
+    text = tip.inner_text()
+    share = 1 - run.samples.fraction[row, 0]
+    assert f"case03 · slice 6 · foreground {100 * share:.2f} %" in text
+    assert "epoch 5" in text
+    for name, field in (("β", "beta"), ("CE", "ell_ce"), ("ACR", "reg_ac")):
+        shown = float(text.split(f"{name} ")[-1].split(" ")[0])
+        assert shown == pytest.approx(float(run.history[field][epoch, row]), rel=6e-3)
+    reader.page.mouse.move(5, 5)
+    tip.wait_for(state="hidden")
+
+
+def test_the_map_shows_beta_in_its_colours(reader: Reader, folder: Path):
+    beta = Run(folder / "adawac").history["beta"]
+    code = """(places) => { const canvas = document.querySelector('#heatmap canvas');
+        const box = canvas.getBoundingClientRect();
+        const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        return places.map(([x, y]) => {
+            const at = Math.floor((y - box.top) * canvas.height / box.height) * canvas.width
+                + Math.floor((x - box.left) * canvas.width / box.width);
+            return [...data.slice(4 * at, 4 * at + 3)]; }); }"""
+    cells = [(2, 18), (10, 10), (22, 18), (35, 3)]
+    places = [list(reader.cell((row + 0.5) / 36, (epoch + 0.5) / 20)) for row, epoch in cells]
+    for (row, epoch), shown in zip(cells, reader.page.evaluate(code, places), strict=True):
+        expected = colour_map("diverging")[round(float(beta[epoch, row]) * 255)]
+        assert shown == pytest.approx(expected, abs=6)
+
+
+def test_a_click_opens_the_slice_with_its_layers(reader: Reader):
+    page = reader.page
+    page.mouse.click(*reader.cell(5.5 / 36, 0.5))
+    dialog = page.locator("dialog[open]")
+    dialog.wait_for()
+    assert "case01 · slice 5" in dialog.inner_text()
+    assert dialog.locator(".stack img").count() == 3
+    assert dialog.locator(".trajectories svg[role=img]").count() == 3
+    assert "foreground\nnone" in dialog.inner_text()
+    dialog.get_by_label("Label (outline)").uncheck()
+    assert dialog.locator(".stack img.outline").count() == 0
+    dialog.get_by_label("Prediction (area)").uncheck()
+    assert dialog.locator(".stack img").count() == 1
+    size = dialog.locator(".stack img.scan").evaluate("image => image.decode().then(() => image.naturalWidth)")
+    assert size == 64
+    dialog.get_by_role("button", name="Next slice").click()
+    expect(dialog.locator("#slice-title")).to_contain_text("slice 6")
+    assert "There is no picture of this slice" in dialog.inner_text()
+    dialog.get_by_role("button", name="Close").click()
+    assert page.locator("dialog[open]").count() == 0
+
+
+def test_the_keyboard_alone_reaches_a_slice(reader: Reader):
+    page = reader.page
+    page.locator("#heatmap").focus()
+    page.keyboard.press("Home")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "Shift+ArrowDown", "ArrowUp"):
+        page.keyboard.press(key)
+    expect(page.locator("#live")).to_contain_text("slice 11")
+    said = page.locator("#live").text_content()
+    assert said.startswith("case01 · slice 11 · foreground")
+    assert "epoch 2 · β" in said
+    page.keyboard.press("Enter")
+    page.locator("dialog[open]").wait_for()
+    assert "case01 · slice 11" in page.locator("dialog").inner_text()
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_be_hidden()
+    expect(page.locator("#heatmap")).to_be_focused()
+
+
+def test_sorting_fields_zoom_and_runs(reader: Reader):
+    page = reader.page
+    page.select_option("#atlas-sort", "foreground")
+    page.locator("#heatmap").focus()
+    page.keyboard.press("Control+Home")
+    densest = page.locator("#readout").inner_text()
+    assert "slice 11" in densest
+    page.keyboard.press("Control+End")
+    assert "foreground none" in page.locator("#readout").inner_text()
+    page.select_option("#atlas-sort", "disagreement")
+    page.locator("input[value=disagreement]").check(force=True)
+    assert "contradicts" in page.locator("#colours").inner_text()
+    page.get_by_role("button", name="Show samples larger").click()
+    page.get_by_role("button", name="Show samples larger").click()
+    page.select_option("#atlas-run", "0")
+    expect(page.locator("#atlas-place")).to_contain_text("This run recorded no β")
+    assert page.locator("input[value=beta]").is_disabled()
+    assert page.locator("input[value=ell_ce]").is_checked()
+
+
+def test_zoomed_in_the_map_scrolls_and_still_knows_its_cells(reader: Reader):
+    page = reader.page
+    for _ in range(4):
+        page.locator("#zoom-in").click()
+    assert page.locator("#zoom-in").is_disabled()
+    page.evaluate("document.getElementById('heatmap').scrollTop = 1e6")
+    page.wait_for_timeout(50)
+    x, y = reader.cell(0.99, 0.5)
+    page.mouse.move(x, y)
+    page.locator(".tip").wait_for()
+    assert "case03 · slice 11" in page.locator(".tip").inner_text()
+
+
+def downloaded(page: Any, folder: Path) -> list[dict[str, str]]:
+    with page.expect_download() as download:
+        page.locator("#suspects-csv").click()
+    assert download.value.suggested_filename == "suspects.csv"
+    download.value.save_as(folder / "suspects.csv")
+    with (folder / "suspects.csv").open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_suspects_lead_to_the_atlas_and_into_a_file(reader: Reader, tmp_path: Path):
+    page = reader.page
+    row = page.locator("#suspects tbody tr").first
+    assert "empty, but with a high cross-entropy" in row.inner_text()
+    assert "baseline, adawac" in row.inner_text()
+    row.get_by_role("button", name="show in atlas").click()
+    expect(page.locator("#heatmap")).to_be_focused()
+    expect(page.locator("#readout")).to_contain_text("case01 · slice 5")
+    [first, *_] = downloaded(page, tmp_path)
+    assert (first["case"], first["slice"], first["kind"]) == ("case01", "5", "empty-high-ce")
+    row.get_by_role("button", name="case01").click()
+    page.locator("dialog[open]").wait_for()
+
+
+def test_hostile_names_are_text_and_run_nothing(browser: Any, folder: Path, tmp_path: Path):
+    opened = Reader(browser, folder / "hostile.html", viewport={"width": 360, "height": 700})
+    page = opened.page
+    text = page.locator("body").inner_text()
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.querySelectorAll('img:not([src^=\"data:image/png\"])').length") == 0
+    assert "<img src=x onerror='window.hacked = 1'>\"'" in text
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    [row] = downloaded(page, tmp_path)
+    assert row["case"] == "'=HYPERLINK(1)"  # text to a spreadsheet too
+    page.locator("#heatmap").focus()
+    page.keyboard.press("PageDown")
+    page.keyboard.press("Enter")
+    page.locator("dialog[open]").wait_for()
+    assert page.evaluate("window.hacked") is None
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_the_policy_stops_a_script_that_gets_in(reader: Reader):
+    code = (
+        "const one = document.createElement('script'); one.textContent = 'window.hacked = 1'; document.body.append(one)"
+    )
+    reader.page.evaluate(code)
+    assert reader.page.evaluate("window.hacked") is None
+    assert any("Content Security Policy" in one for one in reader.complaints)
+    reader.complaints.clear()
+
+
+def test_dark_follows_the_system_and_the_button(browser: Any, folder: Path):
+    opened = Reader(browser, folder / "report.html", color_scheme="dark")
+    page = opened.page
+    brightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
+    assert max(page.evaluate(brightness)) < 60
+    page.locator("#theme").click()
+    assert min(page.evaluate(brightness)) > 200
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert page.locator("html").get_attribute("data-theme") == "light"  # it is remembered
+    page.locator("#theme").click()
+    page.emulate_media(media="print")
+    assert min(page.evaluate(brightness)) == 255  # paper is white
+    opened.context.close()
+
+
+@pytest.mark.parametrize("width", [360, 768, 2200])
+@pytest.mark.parametrize("name", ["report", "stopped"])
+def test_no_width_scrolls_sideways(browser: Any, folder: Path, width: int, name: str):
+    opened = Reader(browser, folder / f"{name}.html", viewport={"width": width, "height": 800})
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_a_run_with_less_says_so(browser: Any, folder: Path):
+    opened = Reader(browser, folder / "stopped.html")
+    text = opened.page.locator("main").inner_text()
+    assert "interrupted" in text
+    assert "2 of 4" in text
+    assert "No run has scores yet" in text
+    assert "gallery: there is none" in text
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_it_prints(reader: Reader):
+    page = reader.page
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible()
+    assert not page.locator("#atlas .bar").is_visible()
+    assert page.locator("#heatmap canvas").first.is_visible()
+    sheet = page.pdf(format="A4", print_background=True)
+    assert sheet.startswith(b"%PDF")
+    assert 1 < sheet.count(b"/Type /Page\n") + sheet.count(b"/Type /Page ") < 40
+
+
+def test_a_page_that_follows_a_run_can_be_paused(browser: Any, folder: Path):
+    write_report(folder / "stopped", folder / "going.html", refresh=0.3)
+    opened = Reader(browser, folder / "going.html")
+    with opened.page.expect_navigation():
+        pass
+    opened.page.wait_for_selector("html[data-ready]", state="attached")
+    opened.page.locator("#refresh").click()
+    assert opened.page.locator("#refresh").inner_text() == "Follow again"
+    opened.page.evaluate("window.same = true")
+    opened.page.wait_for_timeout(700)
+    assert opened.page.evaluate("window.same") is True
+    opened.context.close()
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The accessibility checker, from npm; it is kept in the user's cache and is no part of this repository."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "adawac-tests" / AXE.replace("@", "-")
+    script = cache / "package" / "axe.min.js"
+    if not script.is_file():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("npm, which fetches axe-core, is not installed")
+        place = tmp_path_factory.mktemp("axe")
+        try:
+            subprocess.run([npm, "pack", AXE], cwd=place, check=True, capture_output=True, timeout=60)
+        except (OSError, subprocess.SubprocessError) as error:
+            pytest.skip(f"npm could not fetch axe-core: {error}")
+        cache.mkdir(parents=True, exist_ok=True)
+        [packed] = place.glob("*.tgz")
+        shutil.unpack_archive(packed, cache, filter="data")
+    return script.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("scheme", "where"), [("light", "page"), ("dark", "page"), ("light", "dialog")])
+def test_accessibility(browser: Any, folder: Path, axe: str, scheme: str, where: str):
+    opened = Reader(browser, folder / "report.html", color_scheme=scheme)
+    if where == "dialog":
+        opened.page.locator("#pictures button").first.click()
+        opened.page.locator("dialog[open]").wait_for()
+    for detail in opened.page.locator("main details").all():
+        detail.evaluate("one => { one.open = true; }")
+    opened.page.evaluate(axe + "; undefined")
+    found = opened.page.evaluate("axe.run(document).then(result => JSON.stringify(result.violations))")
+    opened.context.close()
+    grave = [
+        (one["id"], one["impact"], [node["html"][:120] for node in one["nodes"][:3]])
+        for one in json.loads(found)
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert grave == []

@@ -1,0 +1,287 @@
+import base64
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from adawac.errors import MissingFileError, RunError
+from adawac.report import Report, collect
+from adawac.report.atlas import MISSING, quantise, thin
+from adawac.report.blobs import Blobs
+from adawac.report.colours import class_colour, colour_map
+from adawac.report.images import SIDE, draw_area, draw_image, draw_outline
+from adawac.runs import Run, Slice, example_run, write_gallery
+
+
+def decode(codes: np.ndarray, scale: dict[str, Any]) -> np.ndarray:
+    """The scale as its docstring states it, and as the page's script reads it."""
+    low, high = scale["low"], scale["high"]
+    code = codes.astype(np.float64)
+    if scale["kind"] == "log":
+        values = np.where(codes == 0, 0, low * (high / low) ** ((code - 1) / 65533))
+    else:
+        values = low + (high - low) * code / 65534
+    return np.where(codes == MISSING, np.nan, values)
+
+
+def field(report: Report, run: int, name: str) -> np.ndarray:
+    part = report.data["runs"][run]
+    content = gzip.decompress(base64.b64decode(report.blobs[part["atlas"]["fields"][name]["blob"]]))
+    shape = len(part["samples"]["id"]), len(part["atlas"]["epochs"])
+    return decode(np.frombuffer(content, "<u2").reshape(shape), part["atlas"]["fields"][name])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    example_run(root / "baseline", method="baseline", slices=10)
+    example_run(root / "adawac", slices=10)
+    example_run(root / "stopped", slices=10, status="interrupted")
+    return [root / "baseline", root / "adawac", root / "stopped"]
+
+
+@pytest.fixture(scope="module")
+def report(folders: list[Path]) -> Report:
+    return collect(folders)
+
+
+def test_everything_is_plain_json(report: Report):
+    assert json.loads(json.dumps(report.data, allow_nan=False))["runs"][1]["name"] == "adawac"
+
+
+def test_the_atlas_is_the_history(folders: list[Path], report: Report):
+    history = Run(folders[1]).history
+    np.testing.assert_allclose(field(report, 1, "beta"), history["beta"].T, atol=1 / 65534)
+    for name in ("ell_ce", "reg_ac"):
+        np.testing.assert_allclose(field(report, 1, name), history[name].T, rtol=1e-3)
+    assert report.data["runs"][1]["atlas"]["epochs"] == list(range(1, 21))
+    assert list(report.data["runs"][0]["atlas"]["fields"]) == ["ell_ce"]  # the baseline weighs nothing
+
+
+def test_samples_and_headline(folders: list[Path], report: Report):
+    table, part = Run(folders[1]).samples, report.data["runs"][1]
+    assert part["samples"]["id"] == table.id.tolist()
+    assert [part["samples"]["cases"][one] for one in part["samples"]["case"]] == table.case.tolist()
+    np.testing.assert_allclose(part["samples"]["share"], 1 - table.fraction[:, 0], atol=1e-6)
+    assert part["headline"] == {
+        "samples": 30,
+        "cases": 3,
+        "sparse": 15,
+        "dense": 15,
+        "sparse_low": 15,
+        "dense_high": 15,
+    }
+    assert "sparse_low" not in report.data["runs"][0]["headline"]
+
+
+def test_scores_side_by_side(folders: list[Path], report: Report):
+    [dice, hd95] = report.data["scores"]
+    assert (dice["metric"], dice["higher_is_better"], dice["runs"]) == ("dice", True, [0, 1])
+    assert hd95["higher_is_better"] is False
+    mean, liver, _ = dice["rows"]
+    assert (mean["label"], liver["class_name"]) == (None, "liver")
+    for place, folder in enumerate(folders[:2]):
+        scores = [one for one in Run(folder).scores("test-strict") if one.metric == "dice"]
+        assert mean["cells"][place]["mean"] == pytest.approx(np.mean([one.value for one in scores]), abs=1e-5)
+        assert mean["cells"][place]["low"] <= mean["cells"][place]["mean"] <= mean["cells"][place]["high"]
+    [difference] = mean["differences"]
+    assert difference["mean"] == pytest.approx(mean["cells"][1]["mean"] - mean["cells"][0]["mean"], abs=1e-5)
+    assert difference["patients"] == 3
+
+
+def test_curves_come_from_the_history_where_they_were_not_logged(folders: list[Path], report: Report):
+    run, curves = Run(folders[1]), report.data["runs"][1]["curves"]
+    assert curves["epochs"] == list(range(1, 21))
+    dense = run.history["beta"][:, ~run.samples.label_sparse].mean(axis=1)
+    np.testing.assert_allclose(curves["series"]["beta_dense"], dense, rtol=1e-5)
+    assert curves["series"]["beta_auc"][-1] == 1
+    assert "beta_auc" not in report.data["runs"][0]["curves"]["series"]
+
+
+def test_pictures_are_merged_by_sample(folders: list[Path], report: Report):
+    names = list(Run(folders[1]).gallery("test"))
+    assert [one["id"] for one in report.data["pictures"]] == names
+    for one in report.data["pictures"]:
+        assert set(one["predictions"]) == {"0", "1"}
+        image = Image.open(io.BytesIO(base64.b64decode(report.blobs[one["image"]])))
+        assert image.size == (64, 64)
+    assert collect(folders, pictures=2).data["pictures"] == report.data["pictures"][:2]
+    assert collect(folders, pictures=0).data["pictures"] == []
+
+
+def test_pictures_of_suspects_come_first(tmp_path: Path):
+    run = example_run(tmp_path / "run", slices=10)
+    ids = run.samples.id
+    history = run.history["ell_ce"]
+    (tmp_path / "run" / "history.bin").unlink()
+    from adawac.runs import RunWriter
+
+    with RunWriter(tmp_path / "run", resume=True) as writer:
+        for epoch, row in zip(range(1, 21), history, strict=True):
+            row[0] = 5.0  # an empty slice that the network fights
+            writer.log_history(epoch, np.arange(30), ell_ce=row)
+    image = np.zeros((8, 8), dtype=np.uint8)
+    write_gallery(tmp_path / "run", "more", [Slice(id=ids[3], image=image), Slice(id=ids[0], image=image)])
+    found = collect([tmp_path / "run"])
+    assert [one["row"] for one in found.data["runs"][0]["suspects"]] == [0]
+    assert found.data["pictures"][0]["id"] == ids[0]
+    assert found.data["pictures"][0]["predictions"] == {}
+
+
+def test_what_is_missing_is_said(report: Report):
+    parts = {one["part"]: one for one in report.data["runs"][2]["missing"]}
+    assert parts["scores"]["why"] == "there is none"
+    assert "adawac evaluate" in parts["gallery"]["remedy"]
+    assert report.data["runs"][2]["status"] == "interrupted"
+    assert report.data["runs"][1]["missing"] == []
+
+
+@pytest.mark.parametrize("lost", ["samples.csv", "history.bin", "metrics.jsonl", "config.yaml", "environment.json"])
+def test_a_folder_that_lost_a_file_gives_the_rest(tmp_path: Path, lost: str):
+    example_run(tmp_path / "run", slices=6)
+    (tmp_path / "run" / lost).unlink()
+    [part] = collect([tmp_path / "run"]).data["runs"]
+    assert lost in {one["part"] for one in part["missing"]}
+    assert (part["atlas"] is None) == (lost in ("samples.csv", "history.bin"))
+    assert bool(part["settings"]) == (lost != "config.yaml")
+
+
+def test_damaged_results_and_half_written_records(tmp_path: Path):
+    example_run(tmp_path / "run", slices=6)
+    (tmp_path / "run" / "gallery" / "test.npz").write_bytes(b"PK no gallery")
+    (tmp_path / "run" / "scores" / "test-strict.csv").write_text("label\nx\n")
+    for name in ("history.bin", "metrics.jsonl"):
+        path = tmp_path / "run" / name
+        path.write_bytes(path.read_bytes()[:-7])
+    report = collect([tmp_path / "run"])
+    [part] = report.data["runs"]
+    assert len(part["atlas"]["epochs"]) == 19
+    assert report.data["pictures"] == report.data["scores"] == []
+    whys = " ".join(one["why"] for one in part["missing"])
+    assert "test.npz" in whys
+    assert "test-strict.csv" in whys
+
+
+def test_a_run_of_an_older_version_with_less_in_it(tmp_path: Path):
+    from adawac.runs.history import encode
+
+    example_run(tmp_path / "run", slices=6)
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    del info["format_version"], info["summary"], info["epochs"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(info))
+    (tmp_path / "run" / "history.bin").write_bytes(encode(1, {"ell_ce": np.ones(18)}))
+    (tmp_path / "run" / "config.yaml").write_text("an_old_setting: 3\n")
+    [part] = collect([tmp_path / "run"]).data["runs"]
+    assert part["format_version"] == 0
+    assert part["settings"] == [["an_old_setting", "3"]]
+    assert list(part["atlas"]["fields"]) == ["ell_ce"]
+    assert "config.yaml" in {one["part"] for one in part["missing"]}
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path):
+    from adawac.config import TrainConfig
+    from adawac.runs import RunWriter
+
+    with RunWriter(tmp_path / "run", TrainConfig()):
+        [part] = collect([tmp_path / "run"]).data["runs"]
+    assert (part["status"], part["atlas"], part["suspects"]) == ("running", None, [])
+
+
+def test_no_run_at_all(tmp_path: Path):
+    with pytest.raises(MissingFileError, match=r"no run\.json"):
+        collect([tmp_path])
+    with pytest.raises(RunError, match="Expected a run folder, but got none"):
+        collect([])
+
+
+def test_names_tell_runs_apart(tmp_path: Path):
+    for folder in ("a/run", "b/run", "c"):
+        example_run(tmp_path / folder, slices=4, epochs=1)
+    found = collect([tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "c"])
+    assert [one["name"].split("/")[-2:] for one in found.data["runs"]][:2] == [["a", "run"], ["b", "run"]]
+    twice = collect([tmp_path / "c", tmp_path / "c"])
+    assert [one["name"] for one in twice.data["runs"]] == ["c (1)", "c (2)"]
+
+
+def test_the_home_folder_does_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    example_run(tmp_path / "run", slices=4, epochs=1)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    path = tmp_path / "run" / "config.yaml"
+    path.write_text("data:\n  store: /home/somebody/store\n")
+    [part] = collect([tmp_path / "run"]).data["runs"]
+    assert part["settings"] == [["data.store", "~/store"]]
+
+
+@given(st.lists(st.floats(0, 1e6, width=32) | st.just(float("nan")), min_size=1, max_size=50))
+def test_losses_keep_their_relative_size(values: list[float]):
+    array = np.array(values)
+    codes, scale = quantise(array, "log")
+    back = decode(codes, scale)
+    np.testing.assert_array_equal(np.isnan(back), np.isnan(array))
+    known = array[~np.isnan(array)]
+    np.testing.assert_allclose(back[~np.isnan(array)], known, rtol=1e-3, atol=known.max(initial=0) * 1e-9)
+
+
+def test_other_numbers_have_a_scale_too():
+    for values in (np.array([-2.0, 3.0, np.inf]), np.array([0.0, 0.0]), np.array([np.nan])):
+        codes, scale = quantise(values, "log")
+        finite = np.isfinite(values)
+        np.testing.assert_allclose(decode(codes, scale)[finite], values[finite], atol=1e-4)
+        assert (codes[~finite] == MISSING).all()
+
+
+def test_thinning_keeps_the_ends_and_what_it_must():
+    rows, epochs = thin(1324, 360, 500_000)
+    assert (len(rows), len(epochs)) == (1324, 360)
+    rows, epochs = thin(1000, 1000, 100_000)
+    assert len(rows) == 1000
+    assert (epochs[0], epochs[-1], len(epochs)) == (0, 999, 100)
+    rows, epochs = thin(100_000, 200, 300_000, keep=[17, 99_998])
+    assert {0, 17, 99_998, 99_999} <= set(rows.tolist())
+    assert len(rows) * len(epochs) < 320_000
+    assert [len(one) for one in thin(0, 0, 10)] == [0, 0]
+
+
+def test_large_runs_say_that_they_were_thinned(folders: list[Path], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("adawac.report.contents._CELLS", 300)
+    [part] = collect([folders[1]]).data["runs"]
+    assert part["thinned"] == {"samples": [15, 30], "epochs": [20, 20]}
+    assert len(part["samples"]["id"]) == 15
+
+
+def test_thumbnails(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    wide = Image.open(io.BytesIO(draw_image(rng.normal(size=(2, 300, 600)))))
+    assert (wide.size, wide.mode) == ((SIDE, SIDE // 2), "L")
+    odd = np.full((5, 5), np.nan)
+    odd[2, 2] = np.inf
+    assert Image.open(io.BytesIO(draw_image(odd))).size == (5, 5)
+    labels = np.zeros((7, 9), dtype=np.uint8)
+    labels[2:5, 3:6] = 2
+    area = Image.open(io.BytesIO(draw_area(labels)))
+    np.testing.assert_array_equal(np.asarray(area), labels)  # an index picture: the classes themselves
+    colours = np.asarray(area.convert("RGBA"))
+    assert colours[0, 0, 3] == 0
+    assert f"#{bytes(colours[3, 4, :3].tolist()).hex()}" == class_colour(2).lower()
+    outline = np.asarray(Image.open(io.BytesIO(draw_outline(labels))))
+    factor = SIDE // 9
+    assert outline.shape == (7 * factor, 9 * factor)
+    assert outline[2 * factor, 4 * factor] == 2
+    assert outline[3 * factor + 5, 4 * factor + 5] == 0  # the inside is empty
+
+
+def test_maps_and_blobs():
+    pale, ends = colour_map("diverging")[127], colour_map("diverging")
+    assert sum(pale) > max(sum(ends[0]), sum(ends[-1]))
+    lightness = [0.3 * red + 0.59 * green + 0.11 * blue for red, green, blue in colour_map("sequential")]
+    assert lightness == sorted(lightness)
+    blobs = Blobs()
+    assert [blobs.add(b"a"), blobs.add(b"b"), blobs.add(b"a")] == [0, 1, 0]
+    assert gzip.decompress(base64.b64decode(blobs.texts[blobs.add_compressed(b"abc")])) == b"abc"

@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+
+from adawac.report.atlas import late_epochs, late_mean
+from adawac.report.suspects import KINDS, find_suspects
+
+EPOCHS = np.arange(1, 31)
+
+
+def histories(share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Thirty epochs in which beta and CE do what the labels say: nothing to suspect."""
+    progress = np.linspace(0, 1, len(EPOCHS))[:, None]
+    dense = share > 0
+    beta = np.where(dense, 0.5 + 0.45 * progress, 0.5 - 0.45 * progress)
+    ell_ce = np.where(dense, 1 - 0.5 * progress, 1 - 0.98 * progress)
+    return beta, ell_ce
+
+
+def share_of(dense: int = 10, sparse: int = 10) -> np.ndarray:
+    return np.concatenate([np.linspace(0.01, 0.2, dense), np.zeros(sparse)])
+
+
+def test_a_run_as_it_should_be_has_no_suspects():
+    share = share_of()
+    assert find_suspects(share, EPOCHS, *histories(share)) == []
+
+
+def test_dense_samples_that_beta_sent_to_consistency_come_by_how_dense_they_are():
+    share = share_of()
+    beta, ell_ce = histories(share)
+    beta[:, [2, 8]] = np.linspace(0.5, 0.1, 30)[:, None]
+    found = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert [(one.row, one.kind) for one in found] == [(8, "dense-to-consistency"), (2, "dense-to-consistency")]
+    late = beta[-3:, 8].mean()
+    assert found[0].score == pytest.approx((1 - 2 * late) * 9 / 10)
+    assert "17.89 % of it is foreground (10 % of the label-dense samples have more)" in found[0].reason
+    assert f"β was {late:.2f} over the last 3 epochs" in found[0].reason
+
+
+def test_hardly_any_foreground_is_no_suspect():
+    share = np.concatenate([[1e-4], np.full(99, 0.1), np.zeros(5)])
+    beta, ell_ce = histories(share)
+    beta[:, 0] = np.linspace(0.5, 0.01, 30)
+    assert find_suspects(share, EPOCHS, beta, ell_ce) == []
+
+
+def test_empty_samples_with_a_high_cross_entropy():
+    share = share_of()
+    beta, ell_ce = histories(share)
+    ell_ce[:, :10] = np.linspace(0.1, 1, 10)
+    ell_ce[:, 15], ell_ce[:, 16], ell_ce[:, 17] = 0.75, 2.0, 0.15
+    found = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert [(one.row, one.kind, one.score) for one in found] == [(16, "empty-high-ce", 1), (15, "empty-high-ce", 0.7)]
+    assert "CE was 2 over the last 3 epochs, above that of 100 % of the label-dense samples" in found[0].reason
+
+
+def test_a_jump_is_found_where_it_is():
+    share = share_of()
+    beta, ell_ce = histories(share)
+    beta[:20, 3] = 0.1
+    beta[20:, 3] = 0.95
+    [found] = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert (found.row, found.kind, found.epoch) == (3, "beta-jump", 20)
+    assert "β rose from 0.10 to 0.95 between epochs 20 and 21, while 0.02 was usual" in found.reason
+
+
+def test_a_jump_of_everybody_or_at_the_beginning_is_none():
+    share = share_of()
+    beta, ell_ce = histories(share)
+    beta[:3] = 0.5
+    beta[3:, :10], beta[3:, 10:] = 0.95, 0.05  # settling
+    assert find_suspects(share, EPOCHS, beta, ell_ce) == []
+    beta[20:, :10], beta[20:, 10:] = 0.55, 0.45  # for example a warm restart
+    assert find_suspects(share, EPOCHS, beta, ell_ce) == []
+
+
+def test_a_method_that_leaves_beta_alone_says_nothing_by_it():
+    share = share_of()
+    _, ell_ce = histories(share)
+    for constant in (1.0, 0.0, np.nan):
+        assert find_suspects(share, EPOCHS, np.full_like(ell_ce, constant), ell_ce) == []
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+def test_short_histories_and_samples_without_labels(epochs: int):
+    share = np.array([np.nan, 0.1, 0.0, np.nan])
+    values = np.full((epochs, 4), 0.4)
+    values[:, 0] = 0.9
+    values[:, 3] = np.nan
+    found = find_suspects(share, np.arange(epochs), values, values)
+    assert {one.row for one in found} <= {1}
+
+
+def test_unseen_samples_are_passed_over():
+    share = share_of()
+    beta, ell_ce = histories(share)
+    rng = np.random.default_rng(0)
+    unseen = rng.random(beta.shape) < 0.5
+    beta[unseen] = ell_ce[unseen] = np.nan
+    assert find_suspects(share, EPOCHS, beta, ell_ce) == []
+    assert set(KINDS) == {"dense-to-consistency", "empty-high-ce", "beta-jump"}
+
+
+def test_late_is_a_tenth():
+    assert [late_epochs(count) for count in (0, 1, 9, 10, 150, 360)] == [1, 1, 1, 1, 15, 20]
+    values = np.array([[1.0, np.nan], [3.0, np.nan]])
+    np.testing.assert_array_equal(late_mean(values), [3, np.nan])

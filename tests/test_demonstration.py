@@ -1,0 +1,65 @@
+"""`adawac demo` and `adawac bench`, small: the same code with fewer and smaller cases."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adawac import demonstration
+from adawac.cli import run
+from adawac.runs import Run
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(demonstration, "_CASES", 6)
+    monkeypatch.setattr(demonstration, "_SIZE", 32)
+
+
+def test_the_demo_trains_scores_and_reports(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["demo", "--epochs", "1"]) == 0
+    out = capsys.readouterr().out
+    runs = sorted(path.parent for path in Path("demo").glob("*/run.json"))
+    assert [folder.name.split("-")[0] for folder in runs] == ["adawac", "baseline", "pair"]
+    assert all(Run(folder).status == "finished" and Run(folder).evaluations for folder in runs)
+    assert Path("demo/report.html").read_text(encoding="utf-8").startswith("<!")
+    assert "demo/report.html" in out
+    written = {folder: (folder / "run.json").read_bytes() for folder in runs}
+
+    assert run(["demo", "--epochs", "1", "--json"]) == 0  # finds everything done
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["dice"]) == list(demonstration.METHODS)
+    assert all(0 <= one <= 1 for one in found["dice"].values())
+    assert {folder: (folder / "run.json").read_bytes() for folder in runs} == written
+
+
+def test_the_demos_runs_differ_in_the_method_alone():
+    one, other = (demonstration.settings(Path("store"), method, 1, 5) for method in ("baseline", "adawac"))
+    assert one.summary.items() - other.summary.items() == {("method", "baseline")}
+    assert (one.data, one.optim, one.model, one.epochs, one.seed) == (
+        other.data,
+        other.optim,
+        other.model,
+        other.epochs,
+        other.seed,
+    )
+
+
+def test_the_demo_needs_an_epoch(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["demo", "--epochs", "0"]) == 2
+    assert "Expected at least 1 epoch, but got 0" in capsys.readouterr().err
+
+
+def test_bench_says_what_a_step_costs(capsys):
+    words = ["bench", "--model", "smp:Unet/resnet18", "--image-size", "32", "--batch-size", "6", "--steps", "2"]
+    assert run([*words, "--json", "--set", "hardware.accelerator=cpu"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["parts_ms"]) == ["views", "forward", "criterion", "backward", "optimiser"]
+    assert min(found["parts_ms"].values()) > 0
+    assert found["slices_per_second"] == pytest.approx(6000 / found["step_ms"])
+    assert found["peak_gib"] > 0.05
+    assert found["eager_because"] == "the device is no GPU"
+    assert run([*words[:-1], "0"]) == 2
+    assert "Expected at least 1 step" in capsys.readouterr().err

@@ -1,0 +1,193 @@
+"""Several ranks: the same run as on one, resumed on another number of them, and a word when one is lost."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adawac.config import override, save
+from adawac.errors import ConfigError, RunError
+from adawac.runs import Run
+from adawac.train import fit
+
+
+@pytest.fixture
+def settings(config):
+    """Three epochs whose last batch is uneven (56 samples in batches of 12), without dropout."""
+    return override(config, {"model.options": {"dropout": 0.0}, "data.batch_size": 12})
+
+
+def assert_close(one: Run, other: Run):
+    a, b = (run.checkpoint("last", framework="torch").tensors for run in (one, other))
+    assert {name for name in a if "random" not in name} == {name for name in b if "random" not in name}
+    for name in a:
+        if "random" not in name:
+            torch.testing.assert_close(a[name], b[name], rtol=2e-4, atol=2e-5, msg=name)
+    for name in ("ell_ce", "ell_dice", "reg_ac", "beta"):
+        np.testing.assert_allclose(one.history[name], other.history[name], rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(one.curve("loss")[1], other.curve("loss")[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_the_run_does_not_depend_on_the_number_of_ranks(settings, tmp_path, preset):
+    changed = override(settings, {"method.preset": preset, "validation.every": 1})
+    runs = [fit(override(changed, {"hardware.devices": n}), tmp_path / str(n)) for n in (1, 2, 3)]
+    assert [run.status for run in runs] == ["finished"] * 3
+    for other in runs[1:]:
+        assert_close(runs[0], other)
+        np.testing.assert_allclose(runs[0].curve("val_dice")[1], other.curve("val_dice")[1], atol=2e-3)
+
+
+class Interrupted:
+    """Sends Ctrl-C to its own process, a rank, in some step."""
+
+    def __init__(self, epoch, step):
+        self.at = (epoch, step)
+
+    def start(self, *_):
+        pass
+
+    def epoch(self, *_):
+        pass
+
+    def step(self, epoch, step):
+        if (epoch, step) == self.at:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_interrupted_on_two_ranks_resumed_on_three_finished_on_one(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr("adawac.train.engine.ASK_EVERY", 2)
+    whole = fit(settings, tmp_path / "whole")
+    for devices, at in ((2, (2, 1)), (3, (3, 3))):
+        with pytest.raises(KeyboardInterrupt):
+            fit(
+                override(settings, {"hardware.devices": devices}),
+                tmp_path / "run",
+                resume=devices == 3,
+                watch=Interrupted(*at),
+            )
+        assert Run(tmp_path / "run").checkpoint("last").state["step"] in (2, 4)
+    last = fit(override(settings, {"hardware.devices": 1}), tmp_path / "run", resume=True)
+    assert_close(whole, last)
+
+
+class Killed(Interrupted):
+    """Kills its own process, a rank."""
+
+    def step(self, epoch, step):
+        if (epoch, step) == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_lost_rank_ends_the_run_with_a_message_and_resume_goes_on(settings, tmp_path):
+    whole = fit(settings, tmp_path / "whole")
+    changed = override(settings, {"hardware.devices": 2})
+    with pytest.raises(RunError, match=r"Expected every rank to stay alive.*--resume"):
+        fit(changed, tmp_path / "run", watch=Killed(2, 3))
+    assert Run(tmp_path / "run").status == "interrupted"
+    assert_close(whole, fit(override(settings, {"hardware.devices": 3}), tmp_path / "run", resume=True))
+
+
+def test_what_is_wrong_is_said_once_whatever_the_number_of_ranks(settings, tmp_path):
+    changed = override(settings, {"hardware.devices": 2})
+    with pytest.raises(ConfigError, match="fold"):
+        fit(override(changed, {"data.split": "fold:9/5"}), tmp_path / "run")
+    fit(settings, tmp_path / "run")
+    with pytest.raises(RunError, match="holds a run"):
+        fit(changed, tmp_path / "run")
+
+
+# -- two machines, played by two agents of torchrun on loopback -------------------------------------------------------
+
+
+def start_node(rank: int, port: int, config: Path, out: Path, elastic: bool) -> subprocess.Popen:
+    meeting = (
+        ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "adawac"]
+        if elastic
+        else ["--master-addr", "127.0.0.1", "--master-port", str(port), "--node-rank", str(rank)]
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting]
+    command += ["-m", "adawac", "train", "--config", str(config), "--out", str(out)]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)]),
+    }
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def wait_for_port(port: int, seconds: float = 60) -> None:
+    """Wait until somebody listens: who comes first hosts the meeting of an elastic job."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as asking:
+            if asking.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all below it, as a machine that loses power does."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    doomed = [pid]
+    for one in doomed:
+        doomed += [child for child, parent in parents.items() if parent == one]
+    for one in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
+def start_nodes(config: Path, out: Path, elastic: bool) -> list[subprocess.Popen]:
+    port = free_port()
+    first = start_node(0, port, config, out, elastic)
+    if elastic:
+        wait_for_port(port)
+    return [first, start_node(1, port, config, out, elastic)]
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("elastic", [False, True])
+def test_two_nodes_train_and_a_killed_one_ends_the_job_with_a_message(settings, tmp_path, elastic):
+    whole = fit(settings, tmp_path / "whole")
+    save(settings, tmp_path / "config.yaml")
+    nodes = start_nodes(tmp_path / "config.yaml", tmp_path / "run", elastic)
+    outputs = [node.communicate(timeout=240)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    assert_close(whole, Run(tmp_path / "run"))
+
+    longer = override(settings, {"epochs": 4000})
+    save(longer, tmp_path / "longer.yaml")
+    nodes = start_nodes(tmp_path / "longer.yaml", tmp_path / "lost", elastic)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "lost" / "checkpoints" / "last.safetensors").is_file() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    kill_tree(nodes[1].pid)
+    nodes[1].communicate()
+    output = nodes[0].communicate(timeout=240)[0]
+    assert nodes[0].returncode != 0
+    assert "Expected every rank to stay alive" in output
+    lost = Run(tmp_path / "lost")
+    assert lost.status == "interrupted"
+    done = lost.checkpoint("last").state["epoch"]
+    assert done > 0
+    again = fit(override(longer, {"epochs": done + 1}), tmp_path / "lost", resume=True)
+    assert (again.status, again.epoch) == ("finished", done + 1)
