@@ -120,13 +120,92 @@ def metrics(result: dict[str, Any]) -> str:
     return "\n\n".join([table(header, rows), table(["hard cases on 150×512×512", "adawac, s"], worst), where])
 
 
+def ladder(result: dict[str, Any]) -> str:
+    rate, copy = result["limits"]["matrix_tflops"], result["limits"]["copy_gb_per_second"]
+    rows = [
+        [
+            name,
+            f"{one['slices_per_second']:.0f}",
+            f"{one['slices_per_second'] / result['released']:.1f}×",
+            f"{one['step_ms']:.1f}",
+            f"{one['peak_gib']:.1f}",
+            f"{one['seconds_to_first_step']:.0f}",
+            f"{one['tflops'] / rate:.0%}",
+        ]
+        for name, one in result["measured"].items()
+    ]
+    header = ["", "slices/s", "against released", "ms a step", "peak, GiB", "s to the first step", "of the matrix rate"]
+    where = (
+        f"{result['device']}, torch {result['torch']}. A large bf16 matrix product reaches {rate:.0f} TFLOP/s here, a "
+        f"copy {copy / 1000:.1f} TB/s; forward and backward take {result['gflop']} GFLOP an image."
+    )
+    return f"{table(header, rows)}\n\n{where}"
+
+
+def kernels(result: dict[str, Any]) -> str:
+    one = result["measured"]["captured"]
+    rows = [[f"`{k['name'][:80]}`", f"{k['ms']:.2f}", f"{k['share']:.0%}"] for k in one["largest"][:3]]
+    where = (
+        f"{one['kernels_a_step']:.0f} kernels in {one['step_ms']:.1f} ms; the GPU does nothing for {one['idle']:.0%} of "
+        "it (profiled)."
+    )
+    return f"{table(['largest kernels of a step', 'ms', 'share'], rows)}\n\n{where}"
+
+
+def norms(result: dict[str, Any]) -> str:
+    rows = [
+        [name, result[name]["norms"]]
+        + [f"{result[name][key]:.1f}" for key in ("norms_torch_ms", "norms_ours_ms", "torch_ms", "ours_ms")]
+        for name in ("unet", "transunet")
+    ]
+    header = ["network", "norms", "torch's norms, ms", "ours, ms", "whole pass, torch's norms, ms", "ours, ms"]
+    where = f"{result['device']}, torch {result['torch']}, batch {result['batch']}, {result['image_size']}², bf16"
+    return f"{table(header, rows)}\n\n{where}, captured."
+
+
+def evaluation(result: dict[str, Any]) -> str:
+    texts = {
+        "again_s": "files to scores, in a process that has evaluated before",
+        "again_without_processes_s": "the same without worker processes",
+        "again_with_galleries_s": "the same with the galleries of 100 training slices",
+        "first_call_s": "the first call in a process: with CUDA's start and the workers'",
+        "command_s": "`adawac evaluate` from the shell: with all imports",
+    }
+    rows = [[text, f"{result[key]:.1f}"] for key, text in texts.items()]
+    where = (
+        f"{result['machine']}, {result['processors']} processors, {result['volumes']} ACDC volumes, "
+        f"{result['parts']['slices']} slices."
+    )
+    return f"{table(['', 's'], rows)}\n\n{where}"
+
+
+def report(result: dict[str, Any]) -> str:
+    rows = [
+        ["size", f"{result['bytes'] / 1e6:.1f} MB"],
+        ["written in", f"{result['write_s']:.1f} s"],
+        ["opens in (median of five)", f"{result['load_ms']['median']} ms"],
+        ["mouse move to drawn frame, median", f"{result['move_to_frame_ms']['median']} ms"],
+        ["the same, 95th percentile", f"{result['move_to_frame_ms']['p95']} ms"],
+        ["sorting the atlas", f"{result['sort_ms']} ms"],
+    ]
+    where = f"{result['browser']}, {result['machine']}."
+    return f"{table(['', ''], rows)}\n\n{where}"
+
+
 BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "criterion-cpu": criterion,
     "criterion-cuda": criterion,
+    "evaluation": evaluation,
     "loading": loading,
     "loading-cuda": loading,
     "metrics": metrics,
+    "norms-cuda": norms,
     "prepare": prepare,
+    "report": report,
+    "training-kernels-transunet": kernels,
+    "training-kernels-unet": kernels,
+    "training-ladder-transunet": ladder,
+    "training-ladder-unet": ladder,
     "transunet-cuda": transunet,
     "views": views,
 }

@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -8,9 +7,8 @@ from typing import Any
 import pytest
 
 import adawac
-from adawac import algorithm
-from adawac.cli import app, main, run, synthetic
-from adawac.cli import demo as demo_module
+from adawac import demonstration
+from adawac.cli import app, main, run
 from adawac.config import TrainConfig, from_dict, yamlfile
 
 # Every command of the design, with words that it accepts.
@@ -32,7 +30,7 @@ COMMANDS = {
     "bench": [],
     "nnunet-path": [],
 }
-BUILT = ["demo", "diagnose", "prepare", "theory", "train", "models"]
+BUILT = [name for name in COMMANDS if name != "nnunet-path"]
 
 
 def python(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -65,8 +63,8 @@ def test_a_command_that_is_not_built_says_what_works(capsys: pytest.CaptureFixtu
     out, err = capsys.readouterr()
     assert out == ""
     assert f"`adawac {command}` is not built yet" in err
-    works = ", ".join(f"`adawac {name}`" for name in ("diagnose", "prepare", "demo", "theory", "train", "models"))
-    assert f"What works today: {works}, and the library" in err
+    listed = err.split("What works today: ")[1].split(", and the library")[0].split(", ")
+    assert sorted(listed) == sorted(f"`adawac {name}`" for name in BUILT)
     assert "Traceback" not in err
     assert err.count("\n") == 1
 
@@ -134,10 +132,10 @@ def test_debug_after_a_double_dash_is_a_word_like_others(capsys: pytest.CaptureF
 def test_other_ends_have_their_own_exit_codes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
-    def fail(**_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(synthetic, "separate", fail)
+    monkeypatch.setattr(demonstration, "demonstrate", fail)
     assert run(["demo"]) == code
     err = capsys.readouterr().err
     assert message in err
@@ -155,43 +153,6 @@ def test_a_message_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str])
     assert "\x1b" not in err
     assert "\x07" not in err
     assert r"\x1b[31mred\x07β" in err
-
-
-def test_the_demo_says_plainly_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["demo", "--epochs", "60"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "this is all the demo does: the losses were drawn, no network was trained" in out
-    assert "mean over epochs 1 to 60" in out
-    assert "On the right side of ½: 100%" in out
-
-
-def test_the_demo_gives_its_numbers_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    outputs = []
-    for seed in ("3", "3", "4"):
-        assert run(["demo", "--json", "--epochs", "40", "--seed", seed]) == 0
-        outputs.append(capsys.readouterr().out)
-    assert outputs[0] == outputs[1] != outputs[2]
-    result = json.loads(outputs[0])
-    sparse, dense = result["label_sparse"], result["label_dense"]
-    assert len(sparse["beta"]) == len(dense["ell_ce"]) == 40
-    assert sparse["beta"][-1] < 0.1 < 0.9 < dense["beta"][-1]
-    assert sparse["ell_ce"][-1] < sparse["reg_ac"][-1] < dense["ell_ce"][-1]
-    assert result["network_trained"] is False
-    assert result["separated"] == 1.0
-
-
-def test_the_demo_uses_the_librarys_own_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithm.SampleWeights, "ascend", lambda *_: None)
-    result = synthetic.separate(epochs=3)
-    assert result["label_sparse"]["beta"] == result["label_dense"]["beta"] == [0.5] * 3
-
-
-@pytest.mark.parametrize(
-    ("values", "top", "expected"),
-    [([0.0, 0.5, 1.0], 1.0, "▁▅█"), ([0.0] * 90, 1.0, "▁" * 40), ([2.0], 2.0, "█")],
-)
-def test_sparklines(values: list[float], top: float, expected: str) -> None:
-    assert demo_module._sparkline(values, top) == expected
 
 
 def test_train_resolves_its_configuration_in_layers(
@@ -232,7 +193,7 @@ def test_python_m_adawac_works_with_any_terminal(tmp_path: Path) -> None:
     code = "import runpy, sys; sys.stdout.reconfigure(encoding='ascii'); sys.argv = ['adawac', 'demo', '--help']; "
     done = python("-c", code + "runpy.run_module('adawac', run_name='__main__')", cwd=tmp_path)
     assert done.returncode == 0
-    assert "Watch ? separate" in done.stdout
+    assert "See the whole tool work" in done.stdout
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -258,10 +219,5 @@ def test_the_manual_shows_what_is_printed(
     reference = (docs / "reference" / "cli.md").read_text(encoding="utf-8")
     assert run(["evaluate", "runs/adawac"]) == 2
     assert capsys.readouterr().err in reference
-    assert run(["demo"]) == 0
-    *table, right, side, all_it_does = (line.rstrip() for line in capsys.readouterr().out.splitlines())
-    assert "\n".join([right, side, all_it_does]) in reference
-    for line in table:
-        assert line[:24] in reference  # the numbers' last digits may be another machine's
     for name in COMMANDS:
         assert f"| `adawac {name}" in reference

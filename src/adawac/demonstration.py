@@ -11,10 +11,12 @@ from adawac.data.store import Store
 from adawac.errors import ConfigError, MissingFileError
 from adawac.runs import Run
 
-__all__ = ["METHODS", "demonstrate", "settings"]
+__all__ = ["METHODS", "SUBSET", "demonstrate", "settings"]
 
 #: What is trained, in this order: one view, two views, two views weighed against their consistency.
 METHODS = ("baseline", "pair", "adawac")
+#: The paper's label-sparse subset: the first half of each case, where most slices carry no label.
+SUBSET = "half-sparse"
 # Small enough for two cores and five minutes.
 _CASES, _SIZE = 16, 64
 
@@ -27,6 +29,7 @@ def settings(store: Path, method: str, seed: int, epochs: int) -> TrainConfig:
             "data.store": store,
             "data.subset": SUBSET,
             "data.image_size": (_SIZE, _SIZE),
+            "data.batch_size": 8,
             "model.name": "smp:Unet/resnet18",
             "model.options": {"encoder_depth": 4, "decoder_channels": [64, 48, 32, 16]},
             "method.name": method,
@@ -35,14 +38,12 @@ def settings(store: Path, method: str, seed: int, epochs: int) -> TrainConfig:
             "optim.optimizer": "adamw",
             "optim.lr": 0.002,
             "optim.schedule": "cosine",
+            "optim.warmup_epochs": 1 if epochs > 1 else 0,
             "hardware.accelerator": "cpu",
             "epochs": epochs,
             "seed": seed,
         },
     )
-
-
-SUBSET = "half-slice"
 
 
 def demonstrate(

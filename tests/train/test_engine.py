@@ -51,10 +51,10 @@ class Stop:
         pass
 
 
-@pytest.mark.parametrize("forward", ["joint", "separate", "encoder"])
+@pytest.mark.parametrize("forward", ["joint", "separate", "encoder", "encoder-detached"])
 @pytest.mark.parametrize("method", list(adawac.METHODS))
 def test_every_method_trains_and_leaves_a_whole_run(change, tmp_path, method, forward):
-    if method == "pair" and forward == "encoder":
+    if method == "pair" and forward.startswith("encoder"):
         pytest.skip("pair supervises both views: there is nothing to take through the encoder alone")
     run = fit(change(method__name=method, forward=forward, epochs=4), tmp_path / "run")
     assert run.status == "finished"
@@ -79,6 +79,25 @@ def test_joint_and_separate_agree_without_batch_norm(change, tmp_path, preset):
     separate = fit(change(forward="separate", **options), tmp_path / "separate")
     for name, value in outcome(joint)[0].items():
         torch.testing.assert_close(outcome(separate)[0][name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_detached_encoding_gives_the_first_views_gradient_alone():
+    network, tap = small(3, 1, (16, 16), dropout=0.0)
+    one, other = torch.randn(2, 4, 1, 16, 16).unbind()
+    gradients = {}
+    for mode in ("encoder", "encoder-detached"):
+        network.zero_grad()
+        views = Views(network, tap, mode)
+        _, latents = views(one, other)
+        latents[4:].sum().backward() if mode == "encoder" else latents.sum().backward()
+        gradients[mode] = [parameter.grad.clone() for parameter in network.encoder.parameters()]
+        views.tap.remove()
+    assert not latents[4:].equal(latents[:4])
+    network.zero_grad()
+    network.encoder(one).sum().backward()
+    for found, wanted in zip(gradients["encoder-detached"], network.encoder.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted.grad)
+    assert any(one.abs().sum() > 0 for one in gradients["encoder"])  # there the second view has one
 
 
 def test_encoder_alone_gives_the_papers_loss_of_the_joint_pass():
@@ -164,7 +183,7 @@ def test_a_run_goes_on_with_a_grown_data_set(change, tmp_path, store):
 def test_accumulated_batches_make_one_step(change, tmp_path):
     """Two half batches give the gradient of the whole one, where no statistic couples the batch."""
     options = {"model__options": {"dropout": 0.0}, "epochs": 1, "method__name": "baseline", "data__subset": "full"}
-    n = len(fit(change(**options, data__batch_size=1000), tmp_path / "probe").samples)
+    n = len(fit(change(**options), tmp_path / "probe").samples)
     size = n - n % 2
     whole = fit(change(**options, data__batch_size=n), tmp_path / "whole")
     halves = fit(change(**options, data__batch_size=size // 2, optim__accumulate=2), tmp_path / "halves")
@@ -194,6 +213,7 @@ def test_wrong_configurations(change, tmp_path):
         ({"hardware__accelerator": "cuda"}, ConfigError, "torch sees none"),
         ({"hardware__sync_batchnorm": True}, ConfigError, "Expected a GPU for hardware.sync_batchnorm"),
         ({"data__views": {"turns": 1}}, ConfigError, "turns"),
+        ({"data__batch_size": 1000}, ConfigError, r"at most the \d+ training samples, but data.batch_size is 1000"),
         ({"data__split": "fold:9/5"}, ConfigError, "fold"),
     ]
     if torch.cuda.is_available():
@@ -249,17 +269,23 @@ def test_validation_needs_cases(change, tmp_path, store):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("forward", ["joint", "separate", "encoder"])
+@pytest.mark.parametrize("forward", ["joint", "separate", "encoder", "encoder-detached"])
 @pytest.mark.parametrize("model", ["unet", "transunet-small", "monai:BasicUNet"])
+@pytest.mark.parametrize("method", list(adawac.METHODS))
 @pytest.mark.filterwarnings("ignore")  # MONAI uses what torch has deprecated
-def test_every_network_trains_with_every_forward(change, tmp_path, model, forward):
+def test_every_method_trains_every_network_with_every_forward(change, tmp_path, method, model, forward):
+    if method == "pair" and forward.startswith("encoder"):
+        pytest.skip("pair supervises both views: there is nothing to take through the encoder alone")
     if model.startswith("monai:"):
         pytest.importorskip("monai")
-    run = fit(change(model__name=model, forward=forward, epochs=3, data__image_size=[64, 64]), tmp_path / "run")
+    settings = {"model__name": model, "forward": forward, "method__name": method, "data__image_size": [64, 64]}
+    run = fit(change(**settings, epochs=3), tmp_path / "run")
     assert run.status == "finished"
+    assert set(run.missing) == {"scores", "gallery"}  # which evaluation adds
     _, loss = run.curve("loss")
     assert loss[-1] < loss[0]
-    assert np.abs(run.history["beta"][-1] - 0.5).max() > 0.01
+    if method == "adawac":
+        assert np.abs(run.history["beta"][-1] - 0.5).max() > 0.01
 
 
 def interrupted_within_a_step(monkeypatch, times):

@@ -77,7 +77,7 @@ def test_a_gpu_that_is_too_small_says_what_to_change(change, tmp_path, capture):
                     hardware__capture=capture,
                     data__image_size=[512, 512],
                     model__name="unet",
-                    data__batch_size=56,
+                    data__batch_size=40,
                 ),
                 tmp_path / "run",
             )

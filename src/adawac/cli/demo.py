@@ -18,9 +18,9 @@ def demo(
 ) -> None:
     """See the whole tool work: draw data, train three methods, score them, write a report.
 
-    Abdomens are drawn, half of the slices of each kept, and the same small network is trained on them three times: by
-    one augmented view (baseline), by two (pair), and by two that AdaWAC weighs. Minutes on two cores. Ctrl-C stops,
-    the same command goes on.
+    Abdomens are drawn, the first half of each is kept, where most slices carry no label, and the same small network is
+    trained on them three times: by one augmented view (baseline), by two (pair), and by two that AdaWAC weighs.
+    Minutes on two cores. Ctrl-C stops, the same command goes on.
 
     Example: adawac demo
 

@@ -78,6 +78,11 @@ def set_up(config: TrainConfig, fabric: Fabric | None = None) -> Trainer:
             f"Expected cases to validate on, but the split {config.data.split!r} of {store.path} has none. Choose "
             "another split, or set validation.every=0 and validation.select=last."
         )
+    if config.data.batch_size > len(samples):
+        raise ConfigError(
+            f"Expected a batch of at most the {len(samples)} training samples, but data.batch_size is "
+            f"{config.data.batch_size}. Lower it, or train on more (data.subset is {config.data.subset!r})."
+        )
     criterion = build_method(
         config.method.name,
         len(samples),
