@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := test,dev,dicom
+EXTRAS := test,dev,dicom,export,track,ray
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
@@ -52,6 +52,7 @@ gpu-check:  ## On a machine with a GPU: correctness and speed there (uses $(PYTH
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
 	PYTHONPATH=src $(PYTHON) benchmarks/criterion.py --device cuda
 	PYTHONPATH=src $(PYTHON) benchmarks/transunet.py
+	PYTHONPATH=src $(PYTHON) benchmarks/norms.py
 	PYTHONPATH=src $(PYTHON) benchmarks/render.py
 
 clean:  ## Remove .venv and everything that was built

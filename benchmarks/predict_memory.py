@@ -102,31 +102,26 @@ def main() -> None:
         scan, run, out, options = arguments.measure
         print(json.dumps(measure(Path(scan), Path(run), Path(out), json.loads(options))))
         return
-    results = {}
+    voxels = 512 * 512 * arguments.slices
+    results: dict[str, Any] = {}
+    report = {
+        "scan": {"shape": [512, 512, arguments.slices], "gib_as_float32": 4 * voxels / 2**30},
+        "machine": {"processors": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
+        "results": results,
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_scan(folder / "ct.nii.gz", arguments.slices)
         for kind in arguments.kinds:
             make_run(folder / kind, KINDS[kind].get("preprocessing", {}))
-            words = [
-                folder / "ct.nii.gz",
-                folder / kind,
-                folder / f"{kind}-out",
-                json.dumps(KINDS[kind].get("options", {})),
-            ]
+            options = json.dumps(KINDS[kind].get("options", {}))
+            words = [folder / "ct.nii.gz", folder / kind, folder / f"{kind}-out", options]
             command = [sys.executable, __file__, "--measure", *map(str, words)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             results[kind] = json.loads(done.stdout.splitlines()[-1])
-    voxels = 512 * 512 * arguments.slices
-    result = {
-        "scan": {"shape": [512, 512, arguments.slices], "gib_as_float32": 4 * voxels / 2**30},
-        "machine": {"processors": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
-        "results": results,
-    }
-    text = json.dumps(result, indent=1)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(text + "\n")
-    print(text)
+            arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(arguments.out.read_text())
 
 
 if __name__ == "__main__":

@@ -146,8 +146,8 @@ def kernels(result: dict[str, Any]) -> str:
     one = result["measured"]["captured"]
     rows = [[f"`{k['name'][:80]}`", f"{k['ms']:.2f}", f"{k['share']:.0%}"] for k in one["largest"][:3]]
     where = (
-        f"{one['kernels_a_step']:.0f} kernels in {one['step_ms']:.1f} ms; the GPU does nothing for {one['idle']:.0%} of "
-        "it (profiled)."
+        f"{one['kernels_a_step']:.0f} kernels in {one['step_ms']:.1f} ms; the GPU does nothing for {one['idle']:.0%} "
+        "of it (profiled)."
     )
     return f"{table(['largest kernels of a step', 'ms', 'share'], rows)}\n\n{where}"
 

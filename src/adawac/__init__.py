@@ -45,6 +45,7 @@ _MODULES = (
     "theory",
     "train",
     "trained",
+    "viewer",
 )
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         theory,
         train,
         trained,
+        viewer,
     )
     from adawac.algorithm import AdaWAC, Criterion, SampleWeights, Step, Weighting
     from adawac.evaluation import evaluate

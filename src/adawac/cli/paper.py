@@ -1,30 +1,11 @@
-"""`adawac reproduce` and `adawac theory`."""
+"""`adawac theory`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from adawac.cli.main import PAPER, AsJson, app, not_built, print_json, print_text, printable
-
-
-@app.command(group=PAPER)
-@not_built
-def reproduce(
-    name: Annotated[str, Parameter(help="A table or figure, such as table-1, or a YAML file with a grid.")],
-    /,
-    *,
-    data: Annotated[Path, Parameter(help="The prepared store.")],
-    out: Annotated[Path, Parameter(help="Folder for the runs and the table.")],
-    engine: Annotated[Literal["local", "ray"], Parameter(help="Where the runs run.")] = "local",
-    quick: Annotated[
-        bool, Parameter(help="The same grid on the phantom, small: not the paper's numbers.", show_default=False)
-    ] = False,
-) -> None:
-    """Run a table or figure of the paper and set our numbers beside the paper's.
-
-    Example: adawac reproduce table-1 --data store --out table-1 --engine ray
-    """
+from adawac.cli.main import PAPER, AsJson, app, print_json, print_text, printable
 
 
 @app.command(group=PAPER)

@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 __all__ = ["keep_largest_components"]
 
+_PART = 1 << 24  # voxels that are counted at a time: counting casts to 64 bits
+
 
 def keep_largest_components(labels: npt.NDArray[np.integer[Any]]) -> int:
     """Keep the largest connected part of each class, in place; all other parts become background.
@@ -29,8 +31,9 @@ def keep_largest_components(labels: npt.NDArray[np.integer[Any]]) -> int:
         if count < 2:
             continue
         sizes = np.zeros(count + 1, dtype=np.int64)
-        for one in components:  # slice by slice: counting casts to 64 bits
-            sizes += np.bincount(one.ravel(), minlength=count + 1)
+        flat = components.reshape(-1)
+        for start in range(0, flat.size, _PART):
+            sizes += np.bincount(flat[start : start + _PART], minlength=count + 1)
         sizes[0] = 0
         lost = mask & (components != np.argmax(sizes))
         removed += int(np.count_nonzero(lost))

@@ -276,8 +276,11 @@ def _by_class(
     task: _Task, scratch: IO[bytes], shape: tuple[int, ...], volume: Volume
 ) -> Iterator[npt.NDArray[np.uint16]]:
     for k in range(shape[1]):
+        # A map of its own for each class: what was read does not count as the process's memory afterwards.
         stored = np.memmap(scratch, np.uint16, "r", shape=shape)
-        yield _native(task.trained, np.array(stored[:, k]), volume)
+        native = _native(task.trained, stored[:, k], volume)
+        del stored
+        yield native
 
 
 def _with_values(labels: Labels, values: Sequence[int]) -> Labels:

@@ -102,11 +102,13 @@ def segment_block(
         return labels, None
     rows, columns = (_shown(old, new, resize) for old, new in zip(size, slices.shape[2:], strict=True))
     coarse = np.concatenate(ensemble.probabilities)
-    fine = coarse[:, :, np.maximum(rows, 0)][:, :, :, np.maximum(columns, 0)]
+    fine = np.empty((*coarse.shape[:2], *slices.shape[2:]), dtype=np.uint16)
+    for new, old in zip(fine, coarse, strict=True):
+        new[:] = old[:, np.maximum(rows, 0)][:, :, np.maximum(columns, 0)]
     outside = (rows < 0)[:, None] | (columns < 0)
     fine[:, :, outside] = 0
     fine[:, 0, outside] = FULL
-    return labels, np.ascontiguousarray(fine)
+    return labels, fine
 
 
 def _shown(old: int, new: int, resize: Resize) -> npt.NDArray[np.int64]:

@@ -1,0 +1,84 @@
+"""A browser, and pages of the viewer in it. The DICOM series of the prediction's tests are looked at, too."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from viewed_scans import block, make_scan, save
+from viewer_page import OPTIONS, Reader
+
+from adawac.prediction.writing import class_table, write_sidecar
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "prediction"))
+
+AXE = "axe-core@4.10.3"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as tool:
+        opened = tool.chromium.launch(executable_path=path, args=OPTIONS)
+        page = opened.new_page()
+        if not page.evaluate("!!document.createElement('canvas').getContext('webgl2')"):
+            pytest.skip("this Chromium has no WebGL2")
+        page.close()
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scan with a bright block, its label with a name, and a label map that misses a part of it."""
+    folder = tmp_path_factory.mktemp("viewed")
+    make_scan(folder / "scan.nii.gz")
+    save(folder / "truth.nii.gz", block(2))
+    write_sidecar(folder / "truth.json", {"classes": class_table(["background", "heart", "lung"], [0, 1, 2])})
+    part = block(2)
+    part[:6] = 0
+    save(folder / "prediction.nii.gz", part)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared(browser: Any, folder: Path) -> Iterator[Reader]:
+    opened = Reader(browser, folder / "scan.nii.gz", [folder / "truth.nii.gz"])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def reader(shared: Reader) -> Iterator[Reader]:
+    """One page for many tests, as it was when it was opened."""
+    shared.reset()
+    yield shared
+    complaints, shared.complaints = shared.complaints, []
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The accessibility checker, from npm; it is kept in the user's cache and is no part of this repository."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "adawac-tests" / AXE.replace("@", "-")
+    script = cache / "package" / "axe.min.js"
+    if not script.is_file():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("npm, which fetches axe-core, is not installed")
+        place = tmp_path_factory.mktemp("axe")
+        try:
+            subprocess.run([npm, "pack", AXE], cwd=place, check=True, capture_output=True, timeout=60)
+        except (OSError, subprocess.SubprocessError) as error:
+            pytest.skip(f"npm could not fetch axe-core: {error}")
+        cache.mkdir(parents=True, exist_ok=True)
+        [packed] = place.glob("*.tgz")
+        shutil.unpack_archive(packed, cache, filter="data")
+    return script.read_text(encoding="utf-8")
