@@ -1,18 +1,19 @@
-"""Put the measured numbers into docs/performance.md.
+"""Put the measured numbers into the documentation.
 
     python benchmarks/render.py
 
-Each block `<!-- NAME -->` … `<!-- end -->` of the page is made from `benchmarks/results/NAME.json`.
+Each block `<!-- NAME -->` … `<!-- end -->` of a page is made from results in `benchmarks/results`, as BLOCKS says.
 """
 
 import json
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "performance.md"
+PAGES = [ROOT / "docs" / one for one in ("performance.md", "how-to/demo.md", "concepts/separation.md")]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -192,9 +193,41 @@ def report(result: dict[str, Any]) -> str:
     return f"{table(['', ''], rows)}\n\n{where}"
 
 
+def demo(result: dict[str, Any]) -> str:
+    seeds = result["seeds"]
+    rows = [
+        [f"seed {one['seed']}", *(f"{100 * one['dice'][name]:.1f}" for name in result["methods"]), _minutes(one)]
+        for one in seeds
+    ]
+    means = [[100 * one["dice"][name] for one in seeds] for name in result["methods"]]
+    rows.append(
+        ["mean ± std", *(f"{statistics.mean(all_of):.1f} ± {statistics.stdev(all_of):.1f}" for all_of in means), ""]
+    )
+    where = (
+        f"Mean DSC over classes and test cases, in percent; {seeds[0]['samples']} slices, {seeds[0]['epochs']} epochs. "
+        f"{result['machine']}."
+    )
+    return f"{table(['', *result['methods'], 'all of it took'], rows)}\n\n{where}"
+
+
+def _minutes(one: dict[str, Any]) -> str:
+    return "" if one["seconds"] is None else f"{one['seconds'] // 60} min {one['seconds'] % 60} s"
+
+
+def demo_separation(result: dict[str, Any]) -> str:
+    names = list(result["seeds"][0]["adawac"])
+    rows = [[f"seed {one['seed']}", *(f"{one['adawac'][name]:.2f}" for name in names)] for one in result["seeds"]]
+    return table(["", *(f"`{name}`" for name in names)], rows)
+
+
+SOURCES = {"demo-separation": "demo"}
+"""Blocks that are made from another's results."""
+
 BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "criterion-cpu": criterion,
     "criterion-cuda": criterion,
+    "demo": demo,
+    "demo-separation": demo_separation,
     "evaluation": evaluation,
     "loading": loading,
     "loading-cuda": loading,
@@ -216,10 +249,12 @@ def rendered(page: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         name = match[1]
-        return f"<!-- {name} -->\n{BLOCKS[name](json.loads((RESULTS / f'{name}.json').read_text()))}\n<!-- end -->"
+        result = json.loads((RESULTS / f"{SOURCES.get(name, name)}.json").read_text())
+        return f"<!-- {name} -->\n{BLOCKS[name](result)}\n<!-- end -->"
 
     return re.sub(r"<!-- ([\w-]+) -->\n(?:(?!<!-- end -->).*\n)*<!-- end -->", block, page)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rendered(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(rendered(page.read_text()))

@@ -1,6 +1,8 @@
 """What all tests share: shapes are checked, one thread, one hypothesis profile, and where the outside data lies."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,26 @@ def golden() -> Path:
     if not folder.is_dir():
         pytest.skip("the golden numbers are not here; set ADAWAC_GOLDEN to their folder")
     return folder
+
+
+AXE = "axe-core@4.10.3"
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The accessibility checker, from npm; it is kept in the user's cache and is no part of this repository."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "adawac-tests" / AXE.replace("@", "-")
+    script = cache / "package" / "axe.min.js"
+    if not script.is_file():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("npm, which fetches axe-core, is not installed")
+        place = tmp_path_factory.mktemp("axe")
+        try:
+            subprocess.run([npm, "pack", AXE], cwd=place, check=True, capture_output=True, timeout=60)
+        except (OSError, subprocess.SubprocessError) as error:
+            pytest.skip(f"npm could not fetch axe-core: {error}")
+        cache.mkdir(parents=True, exist_ok=True)
+        [packed] = place.glob("*.tgz")
+        shutil.unpack_archive(packed, cache, filter="data")
+    return script.read_text(encoding="utf-8")

@@ -5,13 +5,14 @@ import sys
 from places import REPOSITORY
 
 
-def test_performance_page_quotes_the_measured_numbers():
+def test_pages_quote_the_measured_numbers():
     sys.path.insert(0, str(REPOSITORY / "benchmarks"))
     import render
 
-    page = render.PAGE.read_text()
-    assert render.rendered(page) == page, "run `python benchmarks/render.py`"
-    assert page.count("<!-- end -->") == page.count("<!--") / 2 >= 1
+    for path in render.PAGES:
+        page = path.read_text()
+        assert render.rendered(page) == page, f"{path}: run `python benchmarks/render.py`"
+        assert page.count("<!-- end -->") == page.count("<!--") / 2 >= 1
 
 
 def test_the_criterion_costs_at_most_one_and_a_half_plain_losses():

@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from adawac.runs import FIELDS, Run, RunWriter, example_run
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
 
-AXE = "axe-core@4.10.3"
 HOSTILE = (
     "</script><script>window.hacked = 1</script>",
     "<img src=x onerror='window.hacked = 1'>\"'",
@@ -335,26 +332,6 @@ def test_a_page_that_follows_a_run_can_be_paused(browser: Any, folder: Path):
     opened.page.wait_for_timeout(700)
     assert opened.page.evaluate("window.same") is True
     opened.context.close()
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The accessibility checker, from npm; it is kept in the user's cache and is no part of this repository."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "adawac-tests" / AXE.replace("@", "-")
-    script = cache / "package" / "axe.min.js"
-    if not script.is_file():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("npm, which fetches axe-core, is not installed")
-        place = tmp_path_factory.mktemp("axe")
-        try:
-            subprocess.run([npm, "pack", AXE], cwd=place, check=True, capture_output=True, timeout=60)
-        except (OSError, subprocess.SubprocessError) as error:
-            pytest.skip(f"npm could not fetch axe-core: {error}")
-        cache.mkdir(parents=True, exist_ok=True)
-        [packed] = place.glob("*.tgz")
-        shutil.unpack_archive(packed, cache, filter="data")
-    return script.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("scheme", "where"), [("light", "page"), ("dark", "page"), ("light", "dialog")])

@@ -1,8 +1,6 @@
 """A browser, and pages of the viewer in it. The DICOM series of the prediction's tests are looked at, too."""
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +13,6 @@ from viewer_page import OPTIONS, Reader
 from adawac.prediction.writing import class_table, write_sidecar
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "prediction"))
-
-AXE = "axe-core@4.10.3"
 
 
 @pytest.fixture(scope="module")
@@ -62,23 +58,3 @@ def reader(shared: Reader) -> Iterator[Reader]:
     yield shared
     complaints, shared.complaints = shared.complaints, []
     assert complaints == []
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The accessibility checker, from npm; it is kept in the user's cache and is no part of this repository."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "adawac-tests" / AXE.replace("@", "-")
-    script = cache / "package" / "axe.min.js"
-    if not script.is_file():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("npm, which fetches axe-core, is not installed")
-        place = tmp_path_factory.mktemp("axe")
-        try:
-            subprocess.run([npm, "pack", AXE], cwd=place, check=True, capture_output=True, timeout=60)
-        except (OSError, subprocess.SubprocessError) as error:
-            pytest.skip(f"npm could not fetch axe-core: {error}")
-        cache.mkdir(parents=True, exist_ok=True)
-        [packed] = place.glob("*.tgz")
-        shutil.unpack_archive(packed, cache, filter="data")
-    return script.read_text(encoding="utf-8")
