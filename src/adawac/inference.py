@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from adawac.data.resample import Ragged, warp
 
-__all__ = ["Resize", "resize_of", "segment", "segment_stacks"]
+__all__ = ["Resize", "nearest_rows", "resize_of", "segment", "segment_stacks"]
 
 Array = npt.NDArray[Any]
 Resize = Literal["bilinear", "cubic", "released"]
@@ -153,8 +153,8 @@ def _native(classes: Tensor, pieces: list[_Piece], resize: Resize) -> Tensor:
     parts, start = [], 0
     for piece in pieces:
         height, width = piece.slices.shape[2:]
-        rows = _nearest(classes.shape[1], height, resize, classes.device)
-        columns = _nearest(classes.shape[2], width, resize, classes.device)
+        rows = nearest_rows(classes.shape[1], height, resize, classes.device)
+        columns = nearest_rows(classes.shape[2], width, resize, classes.device)
         part = padded[start : start + len(piece.slices)]
         parts.append(part.index_select(1, rows).index_select(2, columns).flatten())
         start += len(piece.slices)
@@ -162,7 +162,7 @@ def _native(classes: Tensor, pieces: list[_Piece], resize: Resize) -> Tensor:
 
 
 @functools.lru_cache(maxsize=512)
-def _nearest(old: int, new: int, resize: Resize, device: torch.device) -> Tensor:
+def nearest_rows(old: int, new: int, resize: Resize, device: torch.device) -> Tensor:
     """Return which of the old rows, counted from 1, each new row shows; 0 is none.
 
     Whoever resizes says so himself: he moves the rows' numbers.

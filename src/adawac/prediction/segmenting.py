@@ -7,9 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from adawac.data.resample import warp
 from adawac.errors import ConfigError, RunError
-from adawac.inference import Resize, segment
+from adawac.inference import Resize, nearest_rows, segment
 from adawac.trained import Trained
 
 __all__ = ["FULL", "Ensemble", "check_agreement", "segment_block"]
@@ -100,7 +99,10 @@ def segment_block(
         ) from error
     if not ensemble.keep:
         return labels, None
-    rows, columns = (_shown(old, new, resize) for old, new in zip(size, slices.shape[2:], strict=True))
+    cpu = torch.device("cpu")
+    rows, columns = (
+        nearest_rows(old, new, resize, cpu).numpy() - 1 for old, new in zip(size, slices.shape[2:], strict=True)
+    )
     coarse = np.concatenate(ensemble.probabilities)
     fine = np.empty((*coarse.shape[:2], *slices.shape[2:]), dtype=np.uint16)
     for new, old in zip(fine, coarse, strict=True):
@@ -109,15 +111,3 @@ def segment_block(
     fine[:, :, outside] = 0
     fine[:, 0, outside] = FULL
     return labels, fine
-
-
-def _shown(old: int, new: int, resize: Resize) -> npt.NDArray[np.int64]:
-    """Return which of the network's rows each row of the slice shows; -1 where SciPy fills in background."""
-    if resize == "released":
-        from adawac.data.released import nearest_zoom
-
-        return nearest_zoom(np.arange(1, old + 1)[:, None], (new, 1))[:, 0].astype(np.int64) - 1
-    numbers = torch.arange(old).view(1, old, 1)
-    _, moved = warp(torch.zeros(1, 1, old, 1), numbers, torch.eye(2, 3)[None], (new, 1), "nearest")
-    assert moved is not None  # labels were given
-    return moved[0, :, 0].numpy()
