@@ -1,0 +1,62 @@
+"""The paper's figures, drawn from the runs of a grid."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adawac.reproduction.grids import Grid, Row
+from adawac.reproduction.jobs import Job
+from adawac.reproduction.quick import MARK
+
+if TYPE_CHECKING:
+    from adawac.figures import Picture
+
+__all__ = ["draw_figures"]
+
+
+def draw_figures(
+    name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], folder: Path, *, quick: bool
+) -> list[Path]:
+    """Draw the figures of a grid as PNG and PDF; those whose runs are not all done are left out.
+
+    Args:
+        name: The grid's name; the files are called so.
+        grid: The grid.
+        planned: Its rows with their jobs; a figure shows the first seed of each.
+        folder: Where the files go.
+        quick: Mark the figures as not the paper's.
+    """
+    jobs = [own[0] for _, own in planned]
+    if not grid.drawings or any(job.state != "done" for job in jobs):
+        return []
+    from adawac.figures import compose
+
+    paths = []
+    for place, drawing in enumerate(grid.drawings):
+        number = "" if len(grid.drawings) == 1 else f"-{place + 1}"
+        picture = compose(drawing.name, [job.folder for job in jobs], width=drawing.width, **drawing.options)
+        picture = _marked(picture) if quick else picture
+        for ending in (".png", ".pdf"):
+            path = folder / f"{name}{'-quick' if quick else ''}{number}{ending}"
+            paths.append(picture.save(path))
+    return paths
+
+
+def _marked(picture: "Picture") -> "Picture":
+    """Return a picture that says across it, and in its description, that it is none of the paper's."""
+    width, height = picture.figure.get_size_inches()
+    picture.figure.text(
+        0.5,
+        0.5,
+        "QUICK\nnot the paper's data",
+        ha="center",
+        va="center",
+        rotation=30,
+        fontsize=6 * min(width, height),
+        color="#b3261e",
+        alpha=0.45,
+        weight="bold",
+        zorder=100,
+    )
+    return replace(picture, title=f"{picture.title} (quick)", alt=f"{MARK} {picture.alt}")

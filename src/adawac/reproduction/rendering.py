@@ -1,0 +1,207 @@
+"""A comparison as text: Markdown, LaTeX, HTML and JSON."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adawac.evaluation.tables import Table, to_latex, to_markdown
+from adawac.files import write_text
+from adawac.reproduction.jobs import Job, Outcome
+from adawac.reproduction.page import to_html
+from adawac.reproduction.quick import MARK
+from adawac.reproduction.tables import Cell, Comparison, Ordering
+
+__all__ = ["to_dict", "to_tables", "write_comparison"]
+
+_NONE = "missing"
+
+
+def write_comparison(
+    comparison: Comparison, folder: Path, *, quick: bool, failures: Mapping[Job, Outcome]
+) -> list[Path]:
+    """Write the comparison in every format, and return the files."""
+    stem = f"{comparison.name}-quick" if quick else comparison.name
+    tables = to_tables(comparison, quick=quick)
+    marked = f"> **{MARK}**\n\n" if quick else ""
+    texts = {
+        ".md": marked + to_markdown([_plain_text(table) for table in tables]),
+        ".tex": (f"% {MARK}\n" if quick else "") + to_latex(tables),
+        ".html": to_html(tables, comparison, quick=quick),
+        ".json": json.dumps(to_dict(comparison, quick=quick, failures=failures), indent=2, allow_nan=False) + "\n",
+    }
+    paths = []
+    for ending, text in texts.items():
+        paths.append(folder / f"{stem}{ending}")
+        write_text(paths[-1], text)
+    return paths
+
+
+def to_tables(comparison: Comparison, *, quick: bool, columns: Sequence[str] | None = None) -> list[Table]:
+    """Return the numbers and the orderings as tables of text.
+
+    Args:
+        comparison: What to show.
+        quick: Mark everything as no number of the paper.
+        columns: Which columns; all by default.
+    """
+    grid = comparison.grid
+    shown = [name for name in grid.columns if columns is None or name in columns]
+    rows: list[tuple[str, ...]] = []
+    for line in comparison.lines:
+        cells = [cell for cell in line.cells if cell.column in shown]
+        names = tuple(_shown(line.labels[axis]) for axis in comparison.axes)
+        kinds = {"paper": _paper, _ours(quick): _own, "difference": _difference}
+        for kind, text in kinds.items() if grid.paper else [(_ours(quick), _own)]:
+            rows.append((*names, kind, *(text(cell) for cell in cells)))
+    numbers = Table(
+        title=_title(comparison, quick),
+        header=(*comparison.axes, "", *(_heading(comparison, name) for name in shown)),
+        rows=rows,
+        notes=_notes(comparison, quick),
+    )
+    return [numbers, _order_table(comparison, quick)] if comparison.orderings else [numbers]
+
+
+def _order_table(comparison: Comparison, quick: bool) -> Table:
+    others = [axis for axis in comparison.grid.axes if axis != comparison.grid.compared]
+    shown = [axis for axis in others if axis in comparison.axes]
+    rows: list[tuple[str, ...]] = []
+    for one in comparison.orderings:
+        labels = dict(zip(others, one.labels, strict=True))
+        names = [_shown(labels[axis]) for axis in shown]
+        tau = "–" if math.isnan(one.tau) else f"{one.tau:.2f}"
+        beside = (_ranks(one.paper), _ranks(one.ours), tau, _verdict(one))
+        rows.append((*names, one.column, *(beside if comparison.grid.paper else (_ranks(one.ours),))))
+    beside = ("paper", _ours(quick), "Kendall tau", "same order")
+    return Table(
+        title=_shown(f"{comparison.name}: best to worst") + (" (quick)" if quick else ""),
+        header=(*shown, "by", *(beside if comparison.grid.paper else (_ours(quick),))),
+        rows=rows,
+        notes=((MARK,) if quick else ()),
+    )
+
+
+def _ranks(names: Sequence[Sequence[str]]) -> str:
+    return _shown(" > ".join(" = ".join(one) for one in names)) or _NONE
+
+
+def _verdict(one: Ordering) -> str:
+    told = {True: "yes", False: "no", None: "–"}[one.agrees]
+    return _shown(f"{told}, without {', '.join(one.left_out)}") if one.left_out and one.agrees is not None else told
+
+
+def _title(comparison: Comparison, quick: bool) -> str:
+    title = comparison.grid.title or "ours beside the paper"
+    return _shown(f"{comparison.name}: {title}") + (" (quick)" if quick else "")
+
+
+def _ours(quick: bool) -> str:
+    return "quick" if quick else "ours"
+
+
+def _heading(comparison: Comparison, name: str) -> str:
+    one = next(column for column in comparison.grid.named_columns if column.name == name)
+    return _shown(f"{name}, %" if one.metric in ("dice", "surface_dice") else f"{name}, {_unit(comparison)}")
+
+
+def _unit(comparison: Comparison) -> str:
+    return "voxels" if comparison.grid.convention in ("adawac", "transunet") else "mm"
+
+
+def _notes(comparison: Comparison, quick: bool) -> tuple[str, ...]:
+    grid = comparison.grid
+    seeds = ", ".join(str(seed) for seed in comparison.seeds)
+    notes = [f"Ours: mean ± standard deviation (n - 1) over the seeds {seeds}; convention {grid.convention}."]
+    notes += [f"Paper: {grid.source}."] if grid.source else []
+    notes += [grid.note] if grid.note else []
+    notes += [f"{comparison.missing} cells are missing: no finished run has that number."] if comparison.missing else []
+    told = tuple(_shown(note) for note in notes)
+    return (MARK, *told) if quick else told
+
+
+def _shown(text: str) -> str:
+    """Return a name as it can stand in a table: what steers a terminal or breaks a line is escaped."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def _paper(cell: Cell) -> str:
+    return "–" if cell.paper is None else _spread(cell.paper.mean, cell.paper.std)
+
+
+def _own(cell: Cell) -> str:
+    return _NONE if math.isnan(cell.mean) else _spread(cell.mean, cell.std)
+
+
+def _difference(cell: Cell) -> str:
+    return "–" if math.isnan(cell.difference) else f"{cell.difference:+.2f}"
+
+
+def _spread(mean: float, std: float) -> str:
+    return f"{mean:.2f}" if math.isnan(std) else f"{mean:.2f} ± {std:.2f}"
+
+
+def _plain_text(table: Table) -> Table:
+    """Return a table whose names no reader of Markdown takes for HTML or for markup."""
+
+    def clean(text: str) -> str:
+        text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return "".join(f"\\{one}" if one in "*_`[]\\" else one for one in text)
+
+    return Table(
+        title=clean(table.title),
+        header=tuple(clean(one) for one in table.header),
+        rows=[tuple(clean(one) for one in row) for row in table.rows],
+        notes=tuple(clean(one) for one in table.notes),
+    )
+
+
+def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, Outcome]) -> dict[str, Any]:
+    """Return everything as plain values for JSON; null stands for what is missing."""
+    grid = comparison.grid
+    lines = []
+    for line in comparison.lines:
+        cells = [
+            {
+                "column": cell.column,
+                "paper": None if cell.paper is None else {"mean": cell.paper.mean, "std": _plain(cell.paper.std)},
+                "ours": None if not cell.count else {"mean": cell.mean, "std": _plain(cell.std), "seeds": cell.count},
+                "difference": _plain(cell.difference),
+            }
+            for cell in line.cells
+        ]
+        runs = [{"seed": job.config.seed, "folder": str(job.folder), "state": job.state} for job in line.jobs]
+        lines.append({"labels": line.labels, "cells": cells, "runs": runs})
+    orderings = [
+        {
+            "labels": list(one.labels),
+            "column": one.column,
+            "paper": [list(names) for names in one.paper],
+            "ours": [list(names) for names in one.ours],
+            "kendall_tau": _plain(one.tau),
+            "agrees": one.agrees,
+            "left_out": list(one.left_out),
+        }
+        for one in comparison.orderings
+    ]
+    return {
+        "name": comparison.name,
+        "quick": quick,
+        "warning": MARK if quick else None,
+        "title": grid.title,
+        "source": grid.source,
+        "note": grid.note,
+        "convention": grid.convention,
+        "seeds": list(comparison.seeds),
+        "rows": lines,
+        "orderings": orderings,
+        "missing": comparison.missing,
+        "failures": [
+            {"run": job.name, "reason": outcome.reason, "log": str(job.log)} for job, outcome in failures.items()
+        ],
+    }
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

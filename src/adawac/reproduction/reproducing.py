@@ -1,0 +1,162 @@
+"""`reproduce`: from the name of a table or figure to runs, and from runs to ours beside the paper's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adawac.data.store import Store
+from adawac.errors import ConfigError, DataError, RunError, near
+from adawac.locks import FolderLock
+from adawac.reproduction.drawing import draw_figures
+from adawac.reproduction.engines import Watch, build_engine
+from adawac.reproduction.grids import Grid, load_grid
+from adawac.reproduction.jobs import Job, Outcome, make_jobs
+from adawac.reproduction.quick import phantom_store, quick_seeds, quick_settings
+from adawac.reproduction.rendering import write_comparison
+from adawac.reproduction.tables import Comparison, compare
+
+__all__ = ["Reproduction", "Silence", "reproduce"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What came of a grid.
+
+    Attributes:
+        comparison: Ours beside the paper's; for a figure, a table without columns.
+        quick: Whether these are numbers of the phantom.
+        failures: Jobs that did not end well, and why.
+        files: What was written.
+        skipped: How many jobs had been done before.
+    """
+
+    comparison: Comparison
+    quick: bool
+    failures: dict[Job, Outcome]
+    files: list[Path]
+    skipped: int
+
+
+class Silence:
+    """Watches and says nothing."""
+
+    def planned(self, jobs: Sequence[Job], done: int) -> None:
+        """Say nothing."""
+
+    def started(self, job: Job) -> None:
+        """Say nothing."""
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """Say nothing."""
+
+    def tick(self) -> None:
+        """Say nothing."""
+
+
+@dataclass(kw_only=True)
+class _Failures:
+    """Passes everything on to a watch, and notes what failed."""
+
+    watch: Watch
+    found: dict[Job, Outcome] = field(default_factory=dict)
+
+    def started(self, job: Job) -> None:
+        self.watch.started(job)
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        if outcome.status != "done":
+            self.found[job] = outcome
+        self.watch.ended(job, outcome)
+
+    def tick(self) -> None:
+        self.watch.tick()
+
+
+def reproduce(
+    name: Path | str,
+    out: Path | str,
+    *,
+    data: Path | str | None = None,
+    quick: bool = False,
+    engine: str = "local",
+    address: str | None = None,
+    jobs: int | None = None,
+    presets: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    watch: Any = None,
+) -> Reproduction:
+    """Run a table or figure of the paper, or a grid of one's own, and write ours beside the paper's.
+
+    Runs that are finished are kept, interrupted ones go on, and grids in the same folder share the runs that they have
+    in common. A run that fails leaves cells missing; the others finish. Runs are processes of their own: in a script,
+    call this below `if __name__ == "__main__":`, since they import the script.
+
+    Args:
+        name: One of `grid_names()`, or a YAML file.
+        out: Where runs, logs and results go; one process at a time.
+        data: The prepared store; not needed with `quick`.
+        quick: The same grid on phantom scans, small: not the paper's numbers.
+        engine: `local` or `ray`.
+        address: Of a Ray cluster.
+        jobs: How many runs at a time; by default one for each GPU, or 1.
+        presets: `paper`, `official` or both, instead of the grid's own.
+        changes: Settings of all runs, by their dotted path, above everything else.
+        watch: Is told how runs go: an `adawac.reproduction.engines.Watch` that also has `planned(jobs, done)`.
+    """
+    short, grid = load_grid(name)
+    grid = grid.with_presets(tuple(presets)) if presets else grid
+    out = Path(out)
+    rows = grid.rows(quick_settings(grid) if quick else None, changes)
+    store = None if quick else _checked_store(data, grid)
+    runner = build_engine(engine, address=address, at_once=jobs)
+    lock = _lock(out)
+    try:
+        store = phantom_store(grid, out / "quick-data") if store is None else store
+        seeds = quick_seeds(grid) if quick else grid.seeds
+        planned = make_jobs(rows, seeds, store, out, grid.convention)
+        unique = list({job.name: job for _, own in planned for job in own}.values())
+        waiting = [job for job in unique if job.state != "done"]
+        watch = Silence() if watch is None else watch
+        watch.planned(unique, len(unique) - len(waiting))
+        noted = _Failures(watch=watch)
+        if waiting:
+            runner.run(waiting, noted)
+        comparison = compare(short, grid, planned)
+        files = []
+        if grid.columns:
+            files += write_comparison(comparison, out, quick=quick, failures=noted.found)
+        files += draw_figures(short, grid, planned, out, quick=quick)
+    finally:
+        lock.release()
+    return Reproduction(
+        comparison=comparison,
+        quick=quick,
+        failures=noted.found,
+        files=files,
+        skipped=len(unique) - len(waiting),
+    )
+
+
+def _checked_store(data: Path | str | None, grid: Grid) -> Path:
+    if data is None:
+        raise ConfigError("Expected the prepared store of the data set, but got none. Give --data, or --quick.")
+    store = Store(data)
+    wanted = [column.class_name for column in grid.named_columns if column.class_name is not None]
+    absent = [one for one in wanted if one not in store.class_names]
+    if absent:
+        raise DataError(
+            f"Expected a store with the classes of the table, but {store.path} ({store.dataset}) has no {absent[0]!r}. "
+            f"Near names: {near(absent[0], store.class_names)}. Prepare the data set {grid.dataset or 'it is of'}."
+        )
+    return Path(data)
+
+
+def _lock(out: Path) -> FolderLock:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return FolderLock(out)
+    except OSError as error:
+        raise RunError(
+            f"Expected a folder for the runs, but got {out}: {error.strerror or error}. Give another --out."
+        ) from error

@@ -1,0 +1,27 @@
+"""What the tests of the reproduction share: a small store, made once, and a network that every process can import."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from adawac.data.phantom import phantom_source
+from adawac.data.prepare import prepare
+
+NETWORKS = Path(__file__).parents[1] / "train"  # small_network.py
+
+
+@pytest.fixture(scope="session")
+def small_store(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("reproduction") / "store"
+    prepare(phantom_source(8, seed=0, size=32, slices=(6, 7)), None, path, workers=1)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _networks_can_be_imported(monkeypatch) -> None:
+    """Let this process, the processes that it starts and Ray's find `small_network`."""
+    monkeypatch.syspath_prepend(str(NETWORKS))
+    source = Path(__file__).parents[2] / "src"
+    monkeypatch.setenv("PYTHONPATH", f"{source}:{NETWORKS}")
+    sys.modules.pop("small_network", None)

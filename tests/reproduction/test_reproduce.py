@@ -1,0 +1,256 @@
+"""Grids that run: skipped, resumed, failed, killed and interrupted runs, on this machine's processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from grid_files import SMALL, write_grid
+
+from adawac.cli import run as command
+from adawac.reproduction import reproduce
+from adawac.runs import Run, list_runs
+
+LONG = {**SMALL["settings"], "epochs": 2000}
+
+
+class Told:
+    """A watch that notes what it is told, and may do something when a job has begun to train."""
+
+    def __init__(self, action=None):
+        self.names, self.outcomes, self.done, self.action, self.running = [], {}, None, action, []
+
+    def planned(self, jobs, done):
+        self.jobs, self.done = jobs, done
+
+    def started(self, job):
+        self.names.append(job.name)
+        self.running.append(job)
+
+    def ended(self, job, outcome):
+        self.outcomes[job.name] = outcome
+
+    def tick(self):
+        if self.action and any(job.progress[0] for job in self.running):
+            action, self.action = self.action, None
+            action(self.running)
+
+
+def pid_of(job) -> int:
+    """The process that writes to a run."""
+    return int((job.folder / ".lock").read_text())
+
+
+def test_a_grid_is_run_and_run_again_without_work(tmp_path, small_store):
+    path = write_grid(tmp_path / "grid.yaml")
+    first = Told()
+    found = reproduce(path, tmp_path / "out", data=small_store, jobs=2, watch=first)
+    assert not found.failures
+    assert len(first.names) == 2
+    assert found.comparison.missing == 0
+    assert {file.name for file in found.files} == {f"grid.{ending}" for ending in ("md", "tex", "html", "json")}
+    runs = list_runs(tmp_path / "out" / "runs")
+    assert [run.status for run in runs] == ["finished", "finished"]
+    assert [run.evaluations for run in runs] == [["test-adawac-last"]] * 2
+    assert all(job.log.read_text().count("epoch 1/1") == 1 for job in first.jobs)
+    # Again: nothing is done, and nothing changes.
+    before = {file.name: file.read_bytes() for file in found.files}
+    second = Told()
+    again = reproduce(path, tmp_path / "out", data=small_store, watch=second)
+    assert (second.names, again.skipped) == ([], 2)
+    assert {file.name: file.read_bytes() for file in again.files} == before
+    # A grid that has these runs among others does the others only; another convention only scores.
+    third = Told()
+    write_grid(path, axes={"method": ["baseline", "pair", "adawac"]})
+    reproduce(path, tmp_path / "out", data=small_store, watch=third)
+    assert len(third.names) == 1
+    assert "-pair-" in third.names[0]
+    fourth = Told()
+    write_grid(path, convention="transunet")
+    reproduce(path, tmp_path / "out", data=small_store, watch=fourth)
+    assert len(fourth.names) == 2
+    assert all(job.log.read_text().count("epoch 1/1") == 1 for job in first.jobs)
+
+
+def test_a_failure_is_reported_and_the_others_finish(tmp_path, small_store, capsys):
+    axes = {"method": {"bad": {"method.name": "adawac", "model.options": {"wings": 2}}, "baseline": "baseline"}}
+    path = write_grid(tmp_path / "grid.yaml", axes=axes, paper={"bad": [1, 2, 3], "baseline": [1, 2, 3]})
+    words = ["reproduce", str(path), "--data", str(small_store), "--out", str(tmp_path / "out")]
+    assert command(words) == 1
+    out, err = capsys.readouterr()
+    assert "1 run failed. The same command tries again." in out
+    assert "Expected 'small_network:small' to take wings=2" in out
+    (log,) = [line.strip() for line in out.splitlines() if line.endswith(".log")]
+    assert "wings" in Path(log).read_text()
+    assert "2 runs, 0 of them done before" in err
+    assert "failed small-network" in err
+    told = json.loads((tmp_path / "out" / "grid.json").read_text())
+    assert told["failures"][0]["log"] == log
+    assert told["rows"][0]["cells"][0]["ours"] is None
+    assert told["rows"][1]["cells"][0]["ours"] is not None
+
+
+def test_a_killed_job_fails_alone_and_is_resumed(tmp_path, small_store):
+    axes = {"method": {"long": {"method.name": "adawac", "epochs": 2000}, "short": "baseline"}}
+    path = write_grid(tmp_path / "grid.yaml", axes=axes, paper={})
+
+    def kill(jobs):
+        os.kill(pid_of(next(job for job in jobs if job.config.epochs == 2000)), signal.SIGKILL)
+
+    told = Told(kill)
+    found = reproduce(path, tmp_path / "out", data=small_store, watch=told)
+    ((job, outcome),) = found.failures.items()
+    assert "killed (SIGKILL)" in outcome.reason
+    assert found.comparison.lines[1].cells[0].count == 1  # the other one came after it, and is there
+    assert job.state == "started"
+    epoch = Run(job.folder).epoch
+    assert epoch > 0
+
+    # Interrupted this time: it goes on from where it was, and saves.
+    def stop(jobs):
+        raise KeyboardInterrupt
+
+    again = Told(stop)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(path, tmp_path / "out", data=small_store, watch=again)
+    run = Run(job.folder)
+    assert run.status == "interrupted"
+    assert run.epoch >= epoch
+    assert "from epoch" in job.log.read_text()
+    assert "interrupted" in job.log.read_text()
+    state = run.checkpoint("last").state
+    assert (state["epoch"], state["step"]) != (0, 0)
+
+
+def start(path, store, out) -> "subprocess.Popen[str]":
+    words = [sys.executable, "-m", "adawac", "reproduce", str(path), "--data", str(store), "--out", str(out)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if out.exists() and any(run.epoch for run in list_runs(out)):
+            return process
+        time.sleep(0.2)
+    raise AssertionError(process.communicate())
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, small_store):
+    path = write_grid(tmp_path / "grid.yaml", settings=LONG, axes={"method": ["adawac"]}, paper={})
+    process = start(path, small_store, tmp_path / "out")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command goes on with them." in out
+    assert "Traceback" not in err
+    (run,) = list_runs(tmp_path / "out")
+    assert run.status == "interrupted"
+    # The one who started it is killed: the run notices, saves and stops.
+    process = start(path, small_store, tmp_path / "out")
+    (run,) = list_runs(tmp_path / "out")
+    process.kill()
+    process.communicate()
+    until(lambda: list_runs(tmp_path / "out")[0].info["status"] == "interrupted")
+    assert list_runs(tmp_path / "out")[0].epoch >= run.epoch
+
+
+def test_two_at_once_in_one_folder_are_refused(tmp_path, small_store, capsys):
+    from adawac.locks import FolderLock
+
+    (tmp_path / "out").mkdir()
+    lock = FolderLock(tmp_path / "out")
+    try:
+        words = ["reproduce", "table-1", "--quick", "--out", str(tmp_path / "out")]
+        assert command(words) == 2
+    finally:
+        lock.release()
+    assert "is in use by process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tabel-1", "--quick", "--out", "OUT"], "Expected a table or figure of the paper"),
+        (["absent.yaml", "--quick", "--out", "OUT"], "absent.yaml does not exist"),
+        (["table-1", "--out", "OUT"], "Give --data, or --quick"),
+        (["table-1", "--data", "OUT/absent", "--out", "OUT"], "Expected a prepared store"),
+        (["table-3", "--data", "STORE", "--out", "OUT"], "has no 'RV'"),
+        (["table-1", "--quick"], "Give --out"),
+        ([], "See `adawac reproduce --list`"),
+        (["table-1", "--quick", "--out", "OUT", "--jobs", "0"], "at least 1 job at a time"),
+        (["table-1", "--quick", "--out", "OUT", "--address", "auto"], "Add --engine ray"),
+        (["table-1", "--quick", "--out", "OUT", "--set", "epochs=0"], "epochs: expected a whole number"),
+        (["table-1", "--quick", "--out", "OUT", "--engine", "slurm"], 'Choose from: "local", "ray"'),
+        (["table-1", "--quick", "--out", "/dev/null/x"], "Give another --out"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(tmp_path, small_store, capsys, words, message):
+    given = [word.replace("OUT", str(tmp_path / "out")).replace("STORE", str(small_store)) for word in words]
+    assert command(["reproduce", *given]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_the_list(capsys):
+    assert command(["reproduce", "--list"]) == 0
+    assert capsys.readouterr().out.startswith("table-1   AdaWAC with TransUNet")
+    assert command(["reproduce", "--list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 13
+
+
+def test_slots(monkeypatch, tmp_path, small_store):
+    import torch
+
+    from adawac.reproduction import load_grid
+    from adawac.reproduction.engines.local import Slot, find_slots
+    from adawac.reproduction.jobs import make_jobs
+
+    def jobs(**last):
+        _, grid = load_grid("table-2")
+        rows = grid.rows(last={name.replace("__", "."): value for name, value in last.items()})
+        return [job for _, own in make_jobs(rows, [1], small_store, tmp_path, "adawac") for job in own]
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert [slot.devices for slot in find_slots(jobs())] == ["0", "1", "2", "3"]
+    assert [slot.devices for slot in find_slots(jobs(), 2)] == ["0", "1"]
+    assert [slot.devices for slot in find_slots(jobs(), 6)] == ["0", "1", "2", "3", "0", "1"]
+    assert [slot.devices for slot in find_slots(jobs(hardware__devices=2))] == ["0,1", "2,3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [slot.devices for slot in find_slots(jobs())] == ["5", "7"]
+    assert find_slots(jobs(hardware__accelerator="cpu")) == [Slot()]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert find_slots(jobs()) == [Slot()]
+    assert find_slots(jobs(), 4) == [Slot(threads=2)] * 4
+
+
+@pytest.mark.slow
+def test_the_papers_own_recipe_is_trained_and_scored(tmp_path, small_store):
+    """All of the recipe of Table 1 but its size, its weights and its epochs."""
+    settings = {
+        "epochs": 1,
+        "data.image_size": [32, 32],
+        "model.name": "transunet-small",
+        "model.pretrained": None,
+        "hardware.accelerator": "cpu",
+    }
+    recipes = {"paper": "synapse-transunet", "official": "synapse-transunet-official"}
+    axes = {"preset": ["paper", "official"], "method": ["adawac"]}
+    path = write_grid(tmp_path / "grid.yaml", recipe=recipes, settings=settings, axes=axes, paper={})
+    found = reproduce(path, tmp_path / "out", data=small_store)
+    assert {outcome.reason for outcome in found.failures.values()} == set()
+    assert found.comparison.missing == 0
