@@ -47,7 +47,7 @@ def settings(store: Path, method: str, seed: int, epochs: int) -> TrainConfig:
 
 
 def demonstrate(
-    out: Path, *, seed: int = 1, epochs: int = 20, watch: Callable[[], Any] | None = None, note: Callable[[str], None]
+    out: Path, *, seed: int = 1, epochs: int = 15, watch: Callable[[], Any] | None = None, note: Callable[[str], None]
 ) -> dict[str, Any]:
     """Prepare, train, evaluate and report into a folder; what is there already is not done again.
 

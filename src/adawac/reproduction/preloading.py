@@ -5,6 +5,7 @@ from importlib import import_module
 from adawac.models.base import quietly
 
 _NEEDED = (
+    "adawac.reproduction.worker",
     "adawac.train.engine",
     "adawac.evaluation.evaluating",
     "adawac.evaluation.predicting",
