@@ -1,6 +1,6 @@
 """Overhead of the job layer on a grid of 30 short runs, and the time to list ten thousand finished runs.
 
-    python benchmarks/jobs.py [--epochs 30] [--out benchmarks/results/jobs.json]
+    python benchmarks/jobs.py [--epochs 20] [--out benchmarks/results/jobs.json]
 
 The 30 runs are trained and scored twice on one core: one after the other in this process, which knows nothing of jobs,
 and as a grid of `adawac reproduce`, one job at a time, each in a process of its own. Their difference is the overhead.
@@ -129,7 +129,7 @@ def measure_listing(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "jobs.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

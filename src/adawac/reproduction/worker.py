@@ -89,7 +89,9 @@ def run_in_process(job: Job, answer: "Connection[Outcome, None]", devices: str |
         import torch
 
         torch.set_num_threads(threads)
-    answer.send(attempt(job))
+    outcome = attempt(job)
+    with contextlib.suppress(BrokenPipeError):  # nobody is left to hear it
+        answer.send(outcome)
 
 
 def _stop_when_alone() -> None:
