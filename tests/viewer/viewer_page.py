@@ -48,7 +48,8 @@ class Reader:
         return (matplotlib.image.imread(shot)[..., :3] * 255).round().astype(int)
 
     def show(self, view: str) -> None:
-        self.page.locator(f"#views input[value='{view}']").check(force=True)
+        chosen = self.page.locator(f"#views input[value='{view}']")
+        self.page.locator("#views label", has=chosen).click()
 
     def canvas_place(self, world: Sequence[float], plane: int) -> tuple[int, int]:
         """Where NiiVue says that a place in the world is, in pixels of the canvas."""
