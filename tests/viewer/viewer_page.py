@@ -48,7 +48,7 @@ class Reader:
         return (matplotlib.image.imread(shot)[..., :3] * 255).round().astype(int)
 
     def show(self, view: str) -> None:
-        chosen = self.page.locator(f"#views input[value='{view}']")
+        chosen = self.page.locator(f"input[value='{view}']")
         self.page.locator("#views label", has=chosen).click()
 
     def canvas_place(self, world: Sequence[float], plane: int) -> tuple[int, int]:
