@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from adawac.models import build
-from adawac.models.fused import fuse_norms, normalise
+from adawac.models.fused import fuse, normalise
 from adawac.models.fused.batch_norm import BatchNorm2d, batch_norm
 from adawac.models.fused.group_norm import GroupNorm, group_norm
 
@@ -186,7 +186,7 @@ def measure_network(bench, name, size, batch, options):
     step = network_step(network, images, gradient)
     found = {"torch_ms": round(bench.milliseconds(step), 3)}
     print(f"{name}: {found['torch_ms']} ms with torch's norms", flush=True)
-    found["norms"] = fuse_norms(network)
+    found["norms"] = fuse(network)
     begin = time.perf_counter()
     step()
     bench.wait()

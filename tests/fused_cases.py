@@ -163,7 +163,7 @@ def pass_through(block):
 
 def main():
     """Compute everything and save it; count what the kernels were asked for."""
-    from adawac.models.fused import fuse_norms
+    from adawac.models.fused import fuse
     from adawac.models.fused import normalise as module
 
     torch.set_num_threads(1)
@@ -178,7 +178,7 @@ def main():
             return original(x, weight, bias, residual, samples, groups, eps, relu, running)
 
         module._Normalise.apply = counted
-        fuse_norms(block)
+        fuse(block)
         results["blocks"][name], results["calls"][name] = pass_through(block), calls
     torch.save(results, Path(sys.argv[1]))
 

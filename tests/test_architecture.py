@@ -14,7 +14,9 @@ SOURCE = Path(adawac.__file__).parent
 
 # Each layer may import from those before it, and from its own.
 LAYERS = [
-    ["errors", "files", "locks", "registry"],
+    ["errors", "files", "locks", "registry", "gpu"],
+    ["pixel_kernels"],
+    ["pixel_sums"],
     ["losses", "distributed", "features", "checks", "objective"],
     ["algorithm"],
     ["methods"],
@@ -32,7 +34,7 @@ LAYERS = [
     ["__main__"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
-CORE = [name for layer in LAYERS[:4] for name in layer]
+CORE = [name for layer in LAYERS[:6] for name in layer if name != "pixel_kernels"]  # they import Triton, when asked to
 
 
 def part_of(path: Path) -> str:

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
+from adawac.pixel_sums import can_sum, class_sums
+
 __all__ = [
     "PixelSums",
     "Rho",
@@ -51,8 +53,20 @@ def pixel_sums(
     With p the probabilities and q the one-hot labels of a class: overlap = Σ pq, labelled = Σ q, and mass = Σ p, or
     Σ p² for `denominator="squared"`. Pixels labelled `ignore_index` count nowhere; a sample of no others has CE 0.
     """
-    labels = labels.flatten(1).long()
-    log_p = at_least_float32(logits).flatten(2).log_softmax(1)
+    logits, labels = logits.flatten(2), labels.flatten(1)
+    if can_sum(logits, labels):
+        sums = class_sums(logits, labels, squared=denominator == "squared", ignore_index=ignore_index)
+        log_p_sums, overlap, mass, labelled = sums.unbind(1)
+        pixels = labels.shape[1] if ignore_index is None else labelled.sum(1).clamp_min(1)
+        return PixelSums(ell_ce=-log_p_sums.sum(1) / pixels, overlap=overlap, mass=mass, labelled=labelled.detach())
+    return _pixel_sums_by_torch(logits, labels, denominator, ignore_index)
+
+
+def _pixel_sums_by_torch(
+    logits: Tensor, labels: Tensor, denominator: Denominator, ignore_index: int | None
+) -> PixelSums:
+    labels = labels.long()
+    log_p = at_least_float32(logits).log_softmax(1)
     pixels: Tensor | int = labels.shape[1]
     valid = None
     if ignore_index is not None:

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import adawac
+from adawac import gpu as gpu_support
 from adawac.models import build
-from adawac.models.fused import fuse_norms, normalise
+from adawac.models.fused import fuse, normalise
 from adawac.models.fused.base import FusedNorm
 from adawac.models.fused.batch_norm import BatchNorm2d
 from adawac.models.fused.group_norm import GroupNorm
@@ -144,7 +145,7 @@ def recorded(monkeypatch):
 def test_a_network_on_the_cpu_stays_itself(name):
     plain, _ = network(name)
     fused, _ = network(name)
-    assert fuse_norms(fused) == NETWORKS[name]
+    assert fuse(fused) == NETWORKS[name]
     assert list(fused.state_dict()) == list(plain.state_dict())
     assert [one for one, _ in fused.named_modules()] == [one for one, _ in plain.named_modules()]
     x = images()
@@ -154,7 +155,7 @@ def test_a_network_on_the_cpu_stays_itself(name):
     plain.load_state_dict(fused.state_dict())
     assert all(parameter.grad is not None for parameter in fused.parameters())
     assert torch.equal(fused.eval()(x), plain.eval()(x))
-    assert fuse_norms(fused) == 0  # they are already
+    assert fuse(fused) == 0  # they are already
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_a_network_on_the_cpu_stays_itself(name):
 def test_networks_are_fused_throughout(recorded, name, calls):
     plain, tap_name = network(name)
     fused, _ = network(name)
-    fuse_norms(fused)
+    fuse(fused)
     taps = [adawac.EncoderTap(one, tap_name) for one in (plain, fused)]
     wanted = plain(images())
     assert torch.equal(fused(images()), wanted)
@@ -177,7 +178,7 @@ def test_networks_are_fused_throughout(recorded, name, calls):
 def test_other_encoders_are_fused_as_well(recorded, encoder):
     plain, _ = network(f"smp:Unet/{encoder}")
     fused, _ = network(f"smp:Unet/{encoder}")
-    fuse_norms(fused)
+    fuse(fused)
     assert torch.equal(fused(images()), plain(images()))
     residuals = {"resnet50": 16, "tu-resnet18": 8}
     assert recorded.count(RESIDUAL) == residuals[encoder]
@@ -186,10 +187,10 @@ def test_other_encoders_are_fused_as_well(recorded, encoder):
 @pytest.mark.parametrize("name", ["encoder.layer1.0.bn1", "encoder.layer1.0.relu", "decoder.blocks.0.conv1.1"])
 def test_a_hook_anywhere_sees_what_it_would_have_seen(recorded, name):
     seen = []
-    for fuse in (False, True):
+    for fused in (False, True):
         one, _ = network("unet")
-        if fuse:
-            fuse_norms(one)
+        if fused:
+            fuse(one)
         one.get_submodule(name).register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
         one(images())
     assert len(seen) % 2 == 0
@@ -202,16 +203,16 @@ def test_blocks_with_something_between_norm_and_relu_keep_their_forward():
     from timm.models.resnet import BasicBlock
 
     between = BasicBlock(8, 8, attn_layer=SEModule)
-    assert fuse_norms(between) == 2
+    assert fuse(between) == 2
     assert type(between) is BasicBlock
     gelu = nn.Sequential(nn.BatchNorm2d(4), nn.GELU())
-    fuse_norms(gelu)
+    fuse(gelu)
     assert type(gelu) is nn.Sequential
 
 
 def test_fused_networks_can_be_copied_saved_and_loaded():
     fused, _ = network("transunet-small")
-    fuse_norms(fused)
+    fuse(fused)
     copied = copy.deepcopy(fused)
     file = io.BytesIO()
     torch.save(fused, file)
@@ -225,17 +226,17 @@ def test_fused_networks_can_be_copied_saved_and_loaded():
 
 @pytest.mark.parametrize("name", ["torchvision BasicBlock, stride", "timm v2 Bottleneck", "sequential"])
 def test_the_compiler_sees_torchs_own_functions_in_one_graph(monkeypatch, name):
-    monkeypatch.setattr(normalise, "INTERPRETED", True)  # so that nothing but the compiler keeps the kernels away
+    monkeypatch.setattr(gpu_support, "INTERPRETED", True)  # so that nothing but the compiler keeps the kernels away
     monkeypatch.setattr(normalise, "works", lambda device: True)
     block, plain = blocks()[name].train(), blocks()[name].train()
-    fuse_norms(block)
+    fuse(block)
     x = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last)
     compiled = torch.compile(block.to(memory_format=torch.channels_last), backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), plain(x))
 
 
 def test_inputs_that_the_kernels_cannot_take_go_to_torch(monkeypatch):
-    monkeypatch.setattr(normalise, "INTERPRETED", True)
+    monkeypatch.setattr(gpu_support, "INTERPRETED", True)
     monkeypatch.setattr(normalise, "works", lambda device: True)
     x = torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
     group, batch = GroupNorm(2, 4), BatchNorm2d(4)
@@ -260,7 +261,7 @@ def test_inputs_that_the_kernels_cannot_take_go_to_torch(monkeypatch):
 
 
 def test_without_triton_torch_does_the_work(monkeypatch, caplog):
-    monkeypatch.setattr(normalise, "INTERPRETED", True)
+    monkeypatch.setattr(gpu_support, "INTERPRETED", True)
     monkeypatch.setitem(sys.modules, "adawac.models.fused.kernels", None)
     normalise.works.cache_clear()
     try:
@@ -293,7 +294,7 @@ def test_on_a_gpu_the_kernels_give_torchs_numbers(case):
 def test_on_a_gpu_all_shapes_of_the_networks_give_torchs_numbers(name):
     built, _ = build(name, 4, image_size=224, seed=0)
     built = built.to("cuda", memory_format=torch.channels_last)
-    assert fuse_norms(built) > 0
+    assert fuse(built) > 0
     shapes = set()
     for module in built.modules():
         if isinstance(module, FusedNorm):
@@ -343,11 +344,11 @@ def test_on_a_gpu_a_captured_norm_is_the_eager_one_to_the_bit(groups):
 def test_on_a_gpu_fused_networks_give_the_plain_ones_gradients(name, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     results = []
-    for fuse in (False, True):
+    for fused in (False, True):
         built, tap_name = network(name)
         built = built.cuda()
-        if fuse:
-            fuse_norms(built)
+        if fused:
+            fuse(built)
         tap = adawac.EncoderTap(built, tap_name)
         y = built(images(4).cuda())
         y.square().mean().backward()

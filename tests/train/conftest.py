@@ -3,10 +3,18 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from adawac.config import DataConfig, HardwareConfig, MethodConfig, ModelConfig, TrainConfig, override
 from adawac.data.phantom import phantom_source
 from adawac.data.prepare import prepare
+
+
+@pytest.fixture(autouse=True)
+def switches():
+    """Put back what a run with hardware.deterministic sets for its whole process."""
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="session")

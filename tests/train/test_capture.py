@@ -10,6 +10,7 @@ from torch import nn
 from adawac.config import override
 from adawac.runs import Run
 from adawac.train import fit
+from adawac.train.casting import CastWeights
 from adawac.train.record import EpochRecord
 from adawac.train.setup import set_up
 from adawac.train.step import TrainStep, why_eager
@@ -84,6 +85,50 @@ def test_captured_steps_give_the_bits_of_eager_ones(config, changes, tmp_path):
     assert runs[0].metrics == runs[1].metrics
 
 
+def test_weights_that_are_cast_at_once_change_nothing(config):
+    """Steps as a GPU takes them, on the CPU: the network keeps its parameters, and they move as autocast moves them."""
+    settings = {"model.name": "test_capture:with_batch_norm", "hardware.precision": "bf16"}
+    trainers = [set_up(override(config, settings)) for _ in range(2)]
+    steps = [TrainStep(one, EpochRecord(len(one.samples), one.fabric.device)) for one in trainers]
+    steps[0]._weights = CastWeights(trainers[0].views, torch.bfloat16)
+    own = [dict(one.network.named_parameters()) for one in trainers]
+    for number, index in enumerate(list(trainers[0].loader.indices(1))[:3]):
+        for step in steps:
+            torch.manual_seed(number)  # dropout
+            step(index, 1, number)
+    assert steps[0]._weights is not None
+    assert all(one is own[0][name] for name, one in trainers[0].network.named_parameters())
+    assert all(torch.equal(one, own[1][name]) for name, one in own[0].items())
+
+
+class OwnPrecision(nn.Module):
+    """Switches autocast off in between, where weights of another type do not fit."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            return self.inner(x.float())
+
+
+def own_precision(num_classes, in_channels, image_size):
+    """By the name `test_capture:own_precision`."""
+    return OwnPrecision(with_batch_norm(num_classes, in_channels, image_size)[0]), "inner.0"
+
+
+def test_a_network_with_a_precision_of_its_own_casts_its_weights_itself(config):
+    settings = {"model.name": "test_capture:own_precision", "hardware.precision": "bf16"}
+    trainer = set_up(override(config, settings))
+    step = TrainStep(trainer, EpochRecord(len(trainer.samples), trainer.fabric.device))
+    step._weights = CastWeights(trainer.views, torch.bfloat16)
+    before = [one.detach().clone() for one in trainer.network.parameters()]
+    step(next(iter(trainer.loader.indices(1))), 1, 0)
+    assert step._weights is None
+    assert not any(torch.equal(one, other) for one, other in zip(before, trainer.network.parameters(), strict=True))
+
+
 @pytest.mark.gpu
 @on_a_gpu
 def test_a_captured_bf16_step_is_an_eager_one_up_to_rounding(config):
@@ -100,7 +145,7 @@ def test_a_captured_bf16_step_is_an_eager_one_up_to_rounding(config):
         for step in steps:
             step(index, 1, number)
         for (name, one), other in zip(captured.network.named_parameters(), eager.network.parameters(), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-4, msg=name)
+            torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
         torch.testing.assert_close(captured.criterion.weights.beta, eager.criterion.weights.beta, rtol=1e-3, atol=1e-4)
     assert steps[0]._captured._graphs, "nothing was captured"
 

@@ -88,7 +88,7 @@ class HardwareConfig(Config):
     )
     compile: bool = setting(False, "Compile the network with torch.compile.")
     capture: Literal["auto", "never"] = setting("auto", "Replay a step as one CUDA graph where that is possible.")
-    fused_norms: bool = setting(True, "On a GPU, use batch and group norms that do the following ReLU on the way.")
+    fused: bool = setting(True, "On a GPU, use our own kernels for norms, upsampling, pooling and narrow convolutions.")
     deterministic: bool = setting(False, "Use deterministic algorithms only: slower, the same bits every time.")
     sync_batchnorm: bool = setting(False, "Share batch statistics between devices.")
 

@@ -115,6 +115,7 @@ class Encoder(nn.Module):
         self.grid = (image_size[0] // PATCH, image_size[1] // PATCH)
         colours = 3 if in_channels == 1 else in_channels
         self.cnn: Any = None if layers is None else _resnet(colours, layers, width)
+        self.pool = nn.MaxPool2d(3, 2)
         maps: list[int] = [] if self.cnn is None else [info["num_chs"] for info in self.cnn.feature_info]
         self.channels = [*maps[:-1], embed_dim]  # the CNN's last map becomes tokens
         patch = 1 if self.cnn is not None else PATCH
@@ -155,7 +156,8 @@ class Encoder(nn.Module):
     def _convolve(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the CNN's last map and those before it."""
         skips = [self.cnn.stem.norm(self.cnn.stem.conv(x))]
-        x = F.max_pool2d(skips[0], 3, 2, ceil_mode=not self.faithful)
+        self.pool.ceil_mode = not self.faithful
+        x = self.pool(skips[0])
         for stage in self.cnn.stages:
             x = stage(x)
             skips.append(x)
@@ -202,13 +204,16 @@ class DecoderBlock(nn.Module):
 
     def forward(self, x: Tensor, skip: Tensor | None) -> Tensor:
         """Return a map of twice the size."""
-        x = self.enlarge(x)
-        if (
-            skip is not None
-        ):  # in x's layout: from mixed ones torch.cat would make one that the convolutions convert back
-            x = torch.cat([x, skip.contiguous(memory_format=torch.channels_last)], 1)
-        enlarged: Tensor = self.conv2(self.conv1(x))
+        enlarged: Tensor = self.conv2(self.conv1(self.joined(x, skip)))
         return enlarged
+
+    def joined(self, x: Tensor, skip: Tensor | None) -> Tensor:
+        """Return x in twice its size, with the skip connection."""
+        x = self.enlarge(x)
+        if skip is None:
+            return x
+        # In x's layout: from mixed ones torch.cat would make one that the convolutions convert back.
+        return torch.cat([x, skip.contiguous(memory_format=torch.channels_last)], 1)
 
 
 class Enlarge(nn.Module):

@@ -51,6 +51,7 @@ class Views(nn.Module):
 
     def forward(self, *views: Tensor) -> tuple[Tensor | Sequence[Tensor], Tensor | None]:
         """Return the logits of the supervised views, and the latents of all views where they are compared."""
+        views = tuple(_channels_last(view) for view in views)
         casts = torch.is_autocast_enabled(views[0].device.type) and not torch.compiler.is_compiling()
         with _RepeatAsIs() if casts else nullcontext():
             return self._pass(views)
@@ -76,3 +77,13 @@ class Views(nn.Module):
         if isinstance(outputs[0], Tensor):
             return torch.cat(outputs)
         return [torch.cat(level) for level in zip(*outputs, strict=True)]  # deep supervision
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """Return images of one channel, which lie in memory either way, with the strides of the way that convolutions want.
+
+    From the others cuDNN concludes that it has to turn the gradients of the first convolution around.
+    """
+    if images.is_cuda and images.dim() == 4 and images.shape[1] == 1:
+        return images.squeeze(1).unsqueeze(-1).permute(0, 3, 1, 2)
+    return images

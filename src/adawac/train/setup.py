@@ -20,7 +20,7 @@ from adawac.data.views import ViewConfig
 from adawac.errors import ConfigError, near
 from adawac.methods import build_method
 from adawac.models import build
-from adawac.models.fused import fuse_norms
+from adawac.models.fused import fuse
 from adawac.train.forward import Views
 from adawac.train.optim import average, build_optimizer
 from adawac.train.ranks import build_fabric
@@ -105,8 +105,8 @@ def set_up(config: TrainConfig, fabric: Fabric | None = None) -> Trainer:
     network = network.to(fabric.device)
     if fabric.device.type == "cuda":
         network = network.to(memory_format=torch.channels_last)  # what the tensor cores want
-        if config.hardware.fused_norms and not config.hardware.compile:
-            fuse_norms(network)
+        if config.hardware.fused and not config.hardware.compile:
+            fuse(network)
     averaged = average(network, config.optim.ema_decay) if config.optim.ema_decay else None
     views = Views(network, tap if criterion.uses_latents else None, config.forward)
     if config.hardware.compile:

@@ -1,5 +1,6 @@
 """One training step: a function of tensors on the device, called eagerly or replayed as a CUDA graph."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,11 +10,14 @@ from torch import Tensor
 from adawac.algorithm import Step
 from adawac.data.loading import Batch
 from adawac.train.capture import Captured
+from adawac.train.casting import CastWeights
 from adawac.train.optim import learning_rate, set_learning_rate
 from adawac.train.record import EpochRecord
 from adawac.train.setup import Trainer
 
 __all__ = ["TrainStep", "why_eager"]
+
+log = logging.getLogger(__name__)
 
 
 class TrainStep:
@@ -29,6 +33,9 @@ class TrainStep:
         self.steps = len(trainer.loader)
         self.eager = why_eager(trainer)
         self._captured = Captured(self._learn, self._forget) if self.eager is None else None
+        hardware = trainer.config.hardware
+        at_once = self.eager is None and hardware.fused and hardware.precision == "bf16" and not hardware.compile
+        self._weights = CastWeights(trainer.views, torch.bfloat16) if at_once else None
 
     @property
     def reason(self) -> str | None:
@@ -76,7 +83,18 @@ class TrainStep:
 
     def forward(self, batch: Mapping[str, Any]) -> Any:
         """Return logits and latents."""
-        return self.trainer.views(*batch["images"])
+        views = self.trainer.views
+        if self._weights is not None:
+            try:
+                # Fabric knows the network by two names, of which the second would not be given back its own weights.
+                return torch.func.functional_call(views, self._weights(), tuple(batch["images"]), tie_weights=False)
+            except RuntimeError as error:  # of a network that switches autocast off in between
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+                log.info("Weights are cast one by one: %s", str(error).splitlines()[0])
+                self._forget()
+                self._weights = None
+        return views(*batch["images"])
 
     def criterion(self, batch: Mapping[str, Any], logits: Any, latents: Any) -> Step:
         """Return the loss with the samples' values; beta moves."""

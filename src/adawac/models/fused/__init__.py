@@ -1,16 +1,16 @@
-"""Norms on kernels of our own, which read channels-last activations as they lie, and do the ReLU on the way."""
+"""Kernels of our own for networks on a GPU: norms with the ReLU after them, upsampling with the skip connection."""
 
 from torch import nn
 
 from adawac.models.fused.normalise import works
 
-__all__ = ["fuse_norms"]
+__all__ = ["fuse"]
 
 
-def fuse_norms(network: nn.Module) -> int:
-    """Let a network's norms use the kernels of this package, and return how many do.
+def fuse(network: nn.Module) -> int:
+    """Let a network use the kernels of this package, and return how many of its norms do.
 
-    Batch and group norms, and the blocks in which a ReLU follows them, take on another class; parameters, names, hooks
+    Batch and group norms, and the blocks that this package knows, take on another class; parameters, names, hooks
     and state dict stay as they are, and numbers change by rounding only. Each call decides by its input: kernels for
     channels-last activations on a GPU (batch norms: in training), torch's own functions for anything else. Where
     Triton does not work on the network's GPU, nothing is done.

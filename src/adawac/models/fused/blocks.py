@@ -1,18 +1,26 @@
-"""Blocks of torch, torchvision, timm and smp in which a ReLU follows a norm, with both in one call.
+"""Blocks of torch, torchvision, timm and smp that move less memory than the originals.
 
-Each class is the original but for its forward, so that a network's blocks can take it on as they are.
+A norm also does the ReLU that follows it, a map is enlarged into the skip connection's place, and weights and attention
+keep the layout that the next function wants. Each class is the original but for its forward, so that a network's blocks
+can take it on as they are.
 """
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from adawac.models import transunet
 from adawac.models.base import library
 from adawac.models.fused.base import FusedNorm, activated, hooked
 from adawac.models.fused.batch_norm import BatchNorm2d
+from adawac.models.fused.conv import Conv2d
+from adawac.models.fused.enlarge import can_enlarge, enlarge
 from adawac.models.fused.group_norm import GroupNorm
+from adawac.models.fused.pool import MaxPool2d
 
 __all__ = ["BLOCKS", "NORMS"]
 
@@ -20,7 +28,9 @@ _torchvision: Any = library("torchvision.models.resnet", "torchvision")
 _timm: Any = library("timm.models.resnet", "timm")
 _timm_v2: Any = library("timm.models.resnetv2", "timm")
 _timm_layers: Any = library("timm.layers", "timm")
+_timm_attention: Any = library("timm.models.vision_transformer", "timm")
 _smp_modules: Any = library("segmentation_models_pytorch.base.modules", "segmentation-models-pytorch")
+_smp_unet: Any = library("segmentation_models_pytorch.decoders.unet.decoder", "segmentation-models-pytorch")
 _smp_resnet: Any = library("segmentation_models_pytorch.encoders.resnet", "segmentation-models-pytorch")
 
 
@@ -37,6 +47,34 @@ class GroupNormAct(GroupNorm, _timm_layers.GroupNormAct):  # type: ignore[misc]
         relu = type(self.act) is nn.ReLU and not hooked(self.act)
         y = self.fused(x, relu=relu)
         return y if relu else self.act(y)
+
+
+class StdConv2d(_timm_layers.StdConv2d):  # type: ignore[misc]
+    """timm's convolution whose weights are standardised, by torch's layer norm, which leaves them channels-last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the convolved input."""
+        weight: Tensor = self.weight
+        if not _on_gpu(weight) or not weight.is_contiguous(memory_format=torch.channels_last):
+            return super().forward(x)  # type: ignore[no-any-return]
+        rows = weight.permute(0, 2, 3, 1)
+        standard = F.layer_norm(rows, rows.shape[1:], eps=self.eps).permute(0, 3, 1, 2)
+        return F.conv2d(x, standard, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Attention(_timm_attention.Attention):  # type: ignore[misc]
+    """timm's attention, whose gradients of query, key and value are put together in one copy instead of two."""
+
+    def forward(self, x: Tensor, *masks: Any, **options: Any) -> Tensor:
+        """Return what the tokens attend to."""
+        if masks or options or not self.fused_attn or not _on_gpu(x):
+            return super().forward(x, *masks, **options)  # type: ignore[no-any-return]
+        heads = [one.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1)]
+        query, key, value = self.q_norm(heads[0]), self.k_norm(heads[1]), heads[2]
+        dropout = self.attn_drop.p if self.training else 0.0
+        found = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout).transpose(1, 2).flatten(2)
+        y: Tensor = self.proj_drop(self.proj(found))
+        return y
 
 
 class Sequential(nn.Sequential):
@@ -121,6 +159,36 @@ class TimmBottleneckV2(_timm_v2.Bottleneck):  # type: ignore[misc]
         return activated(self.norm3, self.conv3(out), self.act3, shortcut)
 
 
+class UnetDecoderBlock(_smp_unet.UnetDecoderBlock):  # type: ignore[misc]
+    """A decoder block of smp's U-Net."""
+
+    def forward(
+        self, feature_map: Tensor, target_height: int, target_width: int, skip_connection: Tensor | None = None
+    ) -> Tensor:
+        """Return a map of the target's size."""
+        if not can_enlarge(feature_map, (target_height, target_width), skip_connection):
+            return super().forward(feature_map, target_height, target_width, skip_connection)  # type: ignore[no-any-return]
+        x = enlarge(feature_map, skip_connection)
+        x = x if skip_connection is None else self.attention1(x)
+        y: Tensor = self.attention2(self.conv2(self.conv1(x)))
+        return y
+
+
+class TransUNetDecoderBlock(transunet.DecoderBlock):
+    """A decoder block of TransUNet."""
+
+    def joined(self, x: Tensor, skip: Tensor | None) -> Tensor:
+        """Return x in twice its size, with the skip connection."""
+        size = [2 * side for side in x.shape[2:]]
+        if hooked(self.enlarge) or not can_enlarge(x, size, skip):
+            return super().joined(x, skip)
+        return enlarge(x, skip, bilinear=True)
+
+
+def _on_gpu(x: Tensor) -> bool:
+    return x.is_cuda and not torch.compiler.is_compiling()  # the compiler sees the originals
+
+
 def _shortcut(block: Any, x: Tensor) -> Tensor:
     shortcut: Tensor = x if block.downsample is None else block.downsample(x)
     return shortcut
@@ -134,6 +202,14 @@ def _plain(block: Any) -> bool:
     """Tell whether a block of timm's ResNets has none of the parts that may stand between a norm and its ReLU."""
     parts = (getattr(block, name, None) for name in ("drop_block", "aa", "se", "drop_path"))
     return all(part is None or type(part) is nn.Identity for part in parts)
+
+
+def _unscaled(block: Any) -> bool:
+    return type(getattr(block, "norm", nn.Identity())) is nn.Identity
+
+
+def _repeats(block: Any) -> bool:
+    return bool(block.interpolation_mode == "nearest")
 
 
 def _plain_v2(block: Any) -> bool:
@@ -156,6 +232,8 @@ NORMS: Mapping[type, type] = {
     _timm_layers.GroupNormAct: GroupNormAct,
 }
 BLOCKS: Mapping[type, tuple[type, Callable[[Any], bool]]] = {
+    nn.Conv2d: (Conv2d, _always),
+    nn.MaxPool2d: (MaxPool2d, _always),
     nn.Sequential: (Sequential, _has_pair),
     _smp_modules.Conv2dReLU: (Conv2dReLU, _has_pair),
     _smp_resnet.ResNetEncoder: (ResNetEncoder, _always),
@@ -164,4 +242,8 @@ BLOCKS: Mapping[type, tuple[type, Callable[[Any], bool]]] = {
     _timm.BasicBlock: (TimmBasicBlock, _plain),
     _timm.Bottleneck: (TimmBottleneck, _plain),
     _timm_v2.Bottleneck: (TimmBottleneckV2, _plain_v2),
+    _smp_unet.UnetDecoderBlock: (UnetDecoderBlock, _repeats),
+    _timm_layers.StdConv2d: (StdConv2d, _always),
+    _timm_attention.Attention: (Attention, _unscaled),
+    transunet.DecoderBlock: (TransUNetDecoderBlock, _always),
 }

@@ -4,8 +4,6 @@ Statistics and sums are float32; activations stay in the type they come in, unde
 bf16 is read, normalised in float32 and written as bf16, where torch would first copy it to float32 for a group norm.
 """
 
-import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,18 +14,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Running", "fits", "normalise", "works"]
+from adawac.gpu import plain, succeeds
 
-log = logging.getLogger(__name__)
+__all__ = ["Running", "fits", "normalise", "works"]
 
 TILE = 4096  # elements that a program handles at a time
 WARPS = 8
 PROGRAMS = 1024  # that share a reduction: some for each of a large GPU's processors
 STRETCH = 2  # tiles for each program that only reads and writes, where there are plenty
 MERGED = 16384  # elements of one group that a program of the second step may have to merge
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then kernels run on CPU tensors, slowly: for tests
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -72,10 +67,7 @@ def normalise(
 def fits(x: Tensor, *parameters: Tensor | None, residual: Tensor | None = None) -> bool:
     """Tell whether the kernels can take this input; if not, torch's own functions must."""
     return (
-        not torch.compiler.is_compiling()  # the compiler fuses torch's functions by itself
-        and type(x) in (Tensor, torch.nn.Parameter)  # no fake, distributed or annotated tensors
-        and (x.is_cuda or INTERPRETED)
-        and x.dtype in DTYPES
+        plain(x)
         and _channels_last(x)
         and all(one is not None and one.dtype == torch.float32 and one.device == x.device for one in parameters)
         and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype and _channels_last(residual)))
@@ -89,24 +81,17 @@ def _channels_last(x: Tensor) -> bool:
 
 @lru_cache
 def works(device: torch.device) -> bool:
-    """Tell whether the kernels run there: Triton needs a GPU that it knows, and a C compiler. Asked once a device."""
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            x = torch.arange(64.0, device=device).reshape(2, 2, 4, 4).permute(0, 3, 1, 2).requires_grad_()
-            weight, bias = (torch.full((4,), value, device=device, requires_grad=True) for value in (1.0, 0.5))
-            y = normalise(x, weight, bias, samples=2, groups=2, eps=1e-5, relu=True)
-            expected = torch.nn.functional.group_norm(x, 2, weight, bias).relu()
-            given, wanted = (torch.autograd.grad(one.square().sum(), (x, weight, bias)) for one in (y, expected))
+    """Tell whether the kernels run there. Asked once a device."""
+
+    def trial() -> None:
+        x = torch.arange(64.0, device=device).reshape(2, 2, 4, 4).permute(0, 3, 1, 2).requires_grad_()
+        weight, bias = (torch.full((4,), value, device=device, requires_grad=True) for value in (1.0, 0.5))
+        y = normalise(x, weight, bias, samples=2, groups=2, eps=1e-5, relu=True)
+        expected = torch.nn.functional.group_norm(x, 2, weight, bias).relu()
+        given, wanted = (torch.autograd.grad(one.square().sum(), (x, weight, bias)) for one in (y, expected))
         torch.testing.assert_close((y, *given), (expected, *wanted), rtol=1e-3, atol=1e-3)
-    except Exception as error:  # Triton raises whatever its compiler, the driver or the system do
-        log.warning(
-            "Norms run on torch's own kernels, which are slower: Triton's do not work on %s (%s: %s).",
-            device,
-            type(error).__name__,
-            next(iter(str(error).splitlines()), ""),
-        )
-        return False
-    return True
+
+    return succeeds("Norms", device, trial)
 
 
 @dataclass(frozen=True)

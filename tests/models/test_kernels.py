@@ -1,0 +1,195 @@
+"""Kernels on pixels: torch's numbers in Triton's interpreter and on a GPU; what they cannot take goes to torch."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from adawac import gpu, losses, pixel_sums
+from adawac.models import build
+from adawac.models.fused import fuse, normalise
+from adawac.models.fused.conv import Conv2d
+from adawac.models.fused.enlarge import can_enlarge
+from adawac.models.fused.pool import MaxPool2d
+from adawac.train.casting import CastWeights
+from kernel_cases import CASES, computed
+from places import REPOSITORY
+
+LAST = torch.channels_last
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory):
+    """Everything that kernel_cases.py computes in Triton's interpreter."""
+    pytest.importorskip("triton")
+    path = tmp_path_factory.mktemp("interpreted") / "results.pt"
+    paths = os.pathsep.join([str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(REPOSITORY / "tests" / "kernel_cases.py"), str(path)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return torch.load(path)
+
+
+def assert_near(found, wanted):
+    for one, other in zip(found, wanted, strict=True):
+        tolerance = 2e-3 if torch.float16 in (one.dtype, found[0].dtype) else 2e-5
+        scale = max(1.0, other.abs().max().item())
+        torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_give_torchs_numbers(interpreted, name):
+    assert_near(interpreted[name], computed(name, ours=False))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", CASES)
+def test_on_a_gpu_the_kernels_give_torchs_numbers(name, monkeypatch):
+    monkeypatch.setattr("adawac.models.fused.conv.PIXELS", 1)
+    first, again = computed(name, "cuda"), computed(name, "cuda")
+    assert_near(first, computed(name, "cuda", ours=False))
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+@pytest.fixture
+def willing(monkeypatch):
+    """Let kernels take CPU tensors, as far as their questions go."""
+    monkeypatch.setattr(gpu, "INTERPRETED", True)
+    monkeypatch.setattr(normalise, "works", lambda device: True)
+    monkeypatch.setattr(pixel_sums, "_works", lambda device: True)
+
+
+def test_maps_that_cannot_be_enlarged_go_to_torch(willing):
+    x, skip = torch.randn(2, 4, 3, 5).to(memory_format=LAST), torch.randn(2, 3, 6, 10).to(memory_format=LAST)
+    assert can_enlarge(x, (6, 10), skip)
+    assert can_enlarge(x, (6, 10))
+    assert not can_enlarge(x, (6, 11))
+    assert not can_enlarge(x.contiguous(), (6, 10))
+    assert not can_enlarge(x, (6, 10), skip.contiguous())
+    assert not can_enlarge(x, (6, 10), skip.bfloat16())
+    assert not can_enlarge(x, (6, 10), skip[:1])
+    assert not can_enlarge(x, (6, 10), skip[..., :9])
+    assert not can_enlarge(x[:, :, :1], (2, 10))
+    assert not can_enlarge(x.double(), (6, 10))
+
+
+def test_windows_that_the_kernel_does_not_know_go_to_torch(willing):
+    x = torch.randn(1, 4, 8, 8).to(memory_format=LAST)
+    assert MaxPool2d(3, 2, 1).fits(x)
+    assert not MaxPool2d(3, 2, 1).fits(x.contiguous())
+    for other in (MaxPool2d(2, 2), MaxPool2d(3, 1), MaxPool2d(3, 2, dilation=2), MaxPool2d(3, 2, return_indices=True)):
+        assert not other.fits(x)
+
+
+def test_convolutions_that_are_not_narrow_go_to_torch(willing, monkeypatch):
+    monkeypatch.setattr("adawac.models.fused.conv.PIXELS", 64)
+    x = torch.randn(1, 16, 8, 8, dtype=torch.bfloat16).to(memory_format=LAST)
+    assert Conv2d(16, 4, 3, padding=1).fits(x)
+    assert not Conv2d(16, 4, 3, padding=1).fits(x.float())
+    assert not Conv2d(16, 4, 3, padding=1).fits(x[..., :7])
+    for other in (
+        Conv2d(16, 64, 3, padding=1),
+        Conv2d(16, 4, 1),
+        Conv2d(16, 4, 3),
+        Conv2d(16, 4, 3, 2, 1),
+        Conv2d(16, 4, 3, padding=1, groups=2),
+        Conv2d(16, 4, 3, padding=1, padding_mode="reflect"),
+        Conv2d(16, 4, 3, padding="same"),
+    ):
+        assert not other.fits(x)
+
+
+def test_logits_that_the_kernel_cannot_take_go_to_torch(willing):
+    logits, labels = torch.randn(2, 4, 9), torch.zeros(2, 9, dtype=torch.long)
+    assert pixel_sums.can_sum(logits, labels)
+    assert not pixel_sums.can_sum(logits.double(), labels)
+    assert not pixel_sums.can_sum(logits[:, :1], labels)
+    assert not pixel_sums.can_sum(torch.randn(2, 65, 9), labels)
+    assert not pixel_sums.can_sum(logits, labels.float())
+    assert not pixel_sums.can_sum(logits, labels[:, :5])
+
+
+def test_without_triton_the_losses_are_torchs(monkeypatch, caplog):
+    monkeypatch.setattr(gpu, "INTERPRETED", True)
+    monkeypatch.setitem(sys.modules, "adawac.pixel_kernels", None)
+    pixel_sums._works.cache_clear()
+    try:
+        logits, labels = torch.randn(2, 4, 5, 5), torch.randint(0, 4, (2, 5, 5))
+        found = losses.cross_entropy(logits, labels)
+        torch.testing.assert_close(found, F.cross_entropy(logits, labels, reduction="none").mean((1, 2)))
+        assert "Losses run on torch's own kernels" in caplog.text
+    finally:
+        pixel_sums._works.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "joins"), [("unet", 4), ("transunet-small", 3)])
+def test_decoders_join_and_blocks_keep_their_numbers(willing, monkeypatch, name, joins):
+    """The blocks' own work, with torch in the kernels' place."""
+    asked = []
+
+    def enlarge(x, skip=None, *, bilinear=False):
+        asked.append((skip is not None, bilinear))
+        mode = {"mode": "bilinear", "align_corners": True} if bilinear else {}
+        up = F.interpolate(x, scale_factor=2, **mode)
+        return up if skip is None else torch.cat([up, skip], 1)
+
+    monkeypatch.setattr("adawac.models.fused.blocks.enlarge", enlarge)
+    monkeypatch.setattr("adawac.models.fused.blocks._on_gpu", lambda x: True)
+    for kernel in ("batch_norm.BatchNorm2d", "group_norm.GroupNorm", "pool.MaxPool2d", "conv.Conv2d"):
+        monkeypatch.setattr(f"adawac.models.fused.{kernel}.fits", lambda self, x, residual=None: False)
+    options = {"dropout": 0.0} if name.startswith("transunet") else {}
+    plain, fused = (build(name, 4, image_size=64, seed=0, **options)[0].to(memory_format=LAST) for _ in range(2))
+    fuse(fused)
+    x = torch.randn(2, 1, 64, 64, generator=torch.Generator().manual_seed(1))
+    results = []
+    for network in (plain, fused):
+        y = network(x)
+        y.square().mean().backward()
+        results.append([y.detach(), *(parameter.grad for parameter in network.parameters())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4 * max(1.0, one.abs().max().item()))
+    assert [skip for skip, _ in asked].count(True) == joins
+    assert all(bilinear == name.startswith("transunet") for _, bilinear in asked)
+
+
+# -- weights that are cast at once -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["unet", "transunet-small"])
+def test_weights_cast_at_once_give_autocasts_numbers_to_the_bit(name):
+    network, _ = build(name, 4, image_size=64, seed=0)
+    network = network.to(memory_format=LAST)
+    cast = CastWeights(network, torch.bfloat16)
+    x = torch.randn(2, 1, 64, 64)
+    results = []
+    for at_once in (False, True):
+        torch.manual_seed(1)  # dropout
+        network.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = torch.func.functional_call(network, cast(), (x,)) if at_once else network(x)
+        y.float().square().mean().backward()
+        results.append([y.detach(), *(parameter.grad for parameter in network.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert all(one.dtype == torch.float32 for one in network.parameters())
+
+
+def test_weights_that_take_no_part_get_no_gradient():
+    network = nn.ModuleDict({"used": nn.Linear(3, 2), "unused": nn.Linear(3, 2), "frozen": nn.Linear(2, 2)})
+    network["frozen"].requires_grad_(False)
+    cast = CastWeights(network, torch.bfloat16)()
+    assert set(cast) == {f"{name}.{kind}" for name in network for kind in ("weight", "bias")}
+    hidden = F.linear(torch.ones(1, 3, dtype=torch.bfloat16), cast["used.weight"], cast["used.bias"])
+    F.linear(hidden, cast["frozen.weight"], cast["frozen.bias"]).sum().backward()
+    assert network["used"].weight.grad.dtype == torch.float32
+    assert network["unused"].weight.grad is None
+    assert network["frozen"].weight.grad is None
