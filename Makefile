@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := test,dev,dicom,export,track,ray
 WORKERS ?= 2
+STORE ?= stores/acdc
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow lint types docs bench gpu-check clean
@@ -48,11 +49,8 @@ bench: $(VENV)/.development  ## Measure what docs/performance.md quotes, on this
 	$(BIN)/python benchmarks/criterion.py
 	$(BIN)/python benchmarks/render.py
 
-gpu-check:  ## On a machine with a GPU: correctness and speed there (uses $(PYTHON) as it is)
-	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
-	PYTHONPATH=src $(PYTHON) benchmarks/criterion.py --device cuda
-	PYTHONPATH=src $(PYTHON) benchmarks/transunet.py
-	PYTHONPATH=src $(PYTHON) benchmarks/norms.py
+gpu-check:  ## On a machine with a GPU: correctness and speed there, with STORE=ACDC prepared (uses $(PYTHON) as it is)
+	$(PYTHON) benchmarks/gpu_check.py $(STORE)
 	PYTHONPATH=src $(PYTHON) benchmarks/render.py
 
 clean:  ## Remove .venv and everything that was built

@@ -75,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args()
     torch.set_num_threads(1)
     device = torch.device(options.device)
@@ -102,8 +103,8 @@ def main() -> None:
         "milliseconds": {name: round(1000 * value, 3) for name, value in medians.items()},
         "against_plain": {name: round(value / medians[anchors[name]], 3) for name, value in medians.items()},
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"criterion-{device.type}.json").write_text(json.dumps(result, indent=2) + "\n")
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / f"criterion-{device.type}.json").write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
 
 

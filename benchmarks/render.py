@@ -2,7 +2,8 @@
 
     python benchmarks/render.py
 
-Each block `<!-- NAME -->` … `<!-- end -->` of a page is made from results in `benchmarks/results`, as BLOCKS says.
+Each block `<!-- NAME -->` … `<!-- end -->` of a page is made from results in `benchmarks/results`, as BLOCKS says, and
+those of docs/results.md as `results_page.blocks` does.
 """
 
 import json
@@ -12,14 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import results_page
+import training_page
+from acdc_list import read_list
+from markdown_table import table
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs" / one for one in ("performance.md", "how-to/demo.md", "concepts/separation.md")]
+PAGES = [
+    ROOT / "docs" / one
+    for one in ("performance.md", "results.md", "how-to/demo.md", "how-to/reproduce.md", "concepts/separation.md")
+]
 RESULTS = ROOT / "benchmarks" / "results"
-
-
-def table(header: list[str], rows: list[list[Any]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def criterion(result: dict[str, Any]) -> str:
@@ -121,38 +125,6 @@ def metrics(result: dict[str, Any]) -> str:
     return "\n\n".join([table(header, rows), table(["hard cases on 150×512×512", "adawac, s"], worst), where])
 
 
-def ladder(result: dict[str, Any]) -> str:
-    rate, copy = result["limits"]["matrix_tflops"], result["limits"]["copy_gb_per_second"]
-    rows = [
-        [
-            name,
-            f"{one['slices_per_second']:.0f}",
-            f"{one['slices_per_second'] / result['released']:.1f}×",
-            f"{one['step_ms']:.1f}",
-            f"{one['peak_gib']:.1f}",
-            f"{one['seconds_to_first_step']:.0f}",
-            f"{one['tflops'] / rate:.0%}",
-        ]
-        for name, one in result["measured"].items()
-    ]
-    header = ["", "slices/s", "against released", "ms a step", "peak, GiB", "s to the first step", "of the matrix rate"]
-    where = (
-        f"{result['device']}, torch {result['torch']}. A large bf16 matrix product reaches {rate:.0f} TFLOP/s here, a "
-        f"copy {copy / 1000:.1f} TB/s; forward and backward take {result['gflop']} GFLOP an image."
-    )
-    return f"{table(header, rows)}\n\n{where}"
-
-
-def kernels(result: dict[str, Any]) -> str:
-    one = result["measured"]["captured"]
-    rows = [[f"`{k['name'][:80]}`", f"{k['ms']:.2f}", f"{k['share']:.0%}"] for k in one["largest"][:3]]
-    where = (
-        f"{one['kernels_a_step']:.0f} kernels in {one['step_ms']:.1f} ms; the GPU does nothing for {one['idle']:.0%} "
-        "of it (profiled)."
-    )
-    return f"{table(['largest kernels of a step', 'ms', 'share'], rows)}\n\n{where}"
-
-
 def norms(result: dict[str, Any]) -> str:
     rows = [
         [name, result[name]["norms"]]
@@ -220,7 +192,39 @@ def demo_separation(result: dict[str, Any]) -> str:
     return table(["", *(f"`{name}`" for name in names)], rows)
 
 
-SOURCES = {"demo-separation": "demo"}
+def jobs(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            one["at_once"],
+            f"{one['run_s']:.1f}",
+            *(", ".join(f"{seconds:.0f}" for seconds in one[side]) for side in ("plain_s", "grid_s")),
+            f"{one['overhead_percent']:+.1f} %",
+            f"{one['cpu_overhead_percent']:+.1f} %",
+        ]
+        for one in result["overhead"]
+    ]
+    header = [
+        *("runs at a time", "s a run", "script without jobs, s", "`adawac reproduce`, s"),
+        *("overhead, median of rounds", "the same in processor time"),
+    ]
+    listing, first = result["listing"], result["overhead"][0]
+    listed = [
+        [f"list {listing['runs']} finished runs", listing["list_runs_s"]],
+        [f"plan {listing['runs']} jobs", listing["plan_jobs_s"]],
+        [f"find {listing['runs']} jobs done", listing["job_states_s"]],
+        [f"the same command again, {first['runs']} runs done", first["again_s"]],
+    ]
+    machine = result["machine"]
+    where = (
+        f"{first['runs']} runs of {first['epochs']} epochs, rounds in turns, one "
+        f"thread a run; both sides import for {first['start_s']:.0f} s of it. {machine['processor']} with "
+        f"{machine['cores']} cores, Python {machine['python']}, torch {machine['torch']}, "
+        f"load {result['load']:.1f} before."
+    )
+    return "\n\n".join([table(header, rows), table(["", "s"], listed), where])
+
+
+SOURCES = {"demo-separation": "demo", "training-runs": "acdc"}
 """Blocks that are made from another's results."""
 
 BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -229,28 +233,30 @@ BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "demo": demo,
     "demo-separation": demo_separation,
     "evaluation": evaluation,
+    "jobs": jobs,
     "loading": loading,
     "loading-cuda": loading,
     "metrics": metrics,
     "norms-cuda": norms,
     "prepare": prepare,
     "report": report,
-    "training-kernels-transunet": kernels,
-    "training-kernels-unet": kernels,
-    "training-ladder-transunet": ladder,
-    "training-ladder-unet": ladder,
     "transunet-cuda": transunet,
     "views": views,
+    **training_page.BLOCKS,
 }
 
 
 def rendered(page: str) -> str:
     """Return the page with every block made anew."""
+    acdc = results_page.blocks(read_list(), results_page.read_results())
 
     def block(match: re.Match[str]) -> str:
         name = match[1]
-        result = json.loads((RESULTS / f"{SOURCES.get(name, name)}.json").read_text())
-        return f"<!-- {name} -->\n{BLOCKS[name](result)}\n<!-- end -->"
+        if name in acdc:
+            return f"<!-- {name} -->\n{acdc[name]}\n<!-- end -->"
+        source = RESULTS / f"{SOURCES.get(name, name)}.json"
+        text = BLOCKS[name](json.loads(source.read_text())) if source.exists() else "*Not measured yet.*"
+        return f"<!-- {name} -->\n{text}\n<!-- end -->"
 
     return re.sub(r"<!-- ([\w-]+) -->\n(?:(?!<!-- end -->).*\n)*<!-- end -->", block, page)
 

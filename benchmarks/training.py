@@ -1,6 +1,6 @@
 """Training through `adawac.fit` itself, everything included: slices/s, memory, what a step consists of.
 
-    python benchmarks/training.py STORE ladder --model unet        # from eager fp32 to captured bf16, and compiled
+    python benchmarks/training.py STORE ladder --model unet        # from eager fp32 to our own kernels, and compiled
     python benchmarks/training.py STORE cost --model unet          # AdaWAC's forwards against the single-view baseline
     python benchmarks/training.py STORE batch --model unet         # slices/s against the batch
     python benchmarks/training.py STORE size --model unet          # against the size of the input
@@ -26,6 +26,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from adawac.config import TrainConfig, override
+from adawac.models import build
 from adawac.train import fit
 from adawac.train.record import EpochRecord
 from adawac.train.setup import set_up
@@ -46,7 +47,8 @@ LADDER = {
     "eager": {"hardware.precision": "fp32", "data.residence": "stream", "hardware.capture": "never"},
     "resident": {"hardware.precision": "fp32", "hardware.capture": "never"},
     "bf16": {"hardware.capture": "never"},
-    "captured": {},
+    "captured": {"hardware.fused": False},
+    "own kernels": {},
     "compiled": {"hardware.compile": True},
 }
 COST = {
@@ -137,6 +139,24 @@ def kernels(store: Path, model: str, changes: dict, steps: int = 10) -> dict:
     }
 
 
+def traffic(model: str, images: int) -> float:
+    """Return how many bytes a step has to move at least, in bf16.
+
+    The output of each layer with weights is written once and read by the next one, its gradient as well, and it is
+    read again on the way back; weights, gradients and momentum are float32, read and written as SGD does, and cast to
+    bf16 and back.
+    """
+    network, _ = build(model, 4, image_size=224, seed=0)
+    outputs = []
+    for module in network.modules():
+        if list(module.parameters(recurse=False)) and not list(module.children()):
+            module.register_forward_hook(lambda module, inputs, output: outputs.append(output.numel()))
+    with torch.no_grad():
+        network(torch.zeros(1, 1, 224, 224))
+    parameters = sum(one.numel() for one in network.parameters())
+    return 2 * 5 * images * sum(outputs) + (6 + 6 + 5 * 4) * parameters
+
+
 def limits() -> dict:
     """Measure what this GPU gives at best: a large bf16 matrix product, and a copy."""
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -217,6 +237,9 @@ def main():
     extra = assignments(tuple(args.set))
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "model": args.model}
     result |= {"released": RELEASED.get(args.model), "gflop": GFLOP.get(args.model), "limits": limits()}
+    if args.part == "ladder":
+        result["bytes"] = traffic(args.model, 2 * TrainConfig().data.batch_size)
+    args.out.mkdir(parents=True, exist_ok=True)
     target = args.out / f"training-{args.part}-{args.model}.json"
     found: dict[str, dict] = {}
     if args.part == "rows":

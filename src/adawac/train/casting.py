@@ -18,7 +18,7 @@ PLAIN = (nn.Conv2d, NarrowConv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspos
 class CastWeights:
     """The weights of a module's convolutions and linear layers in another type, differentiably.
 
-    The numbers are autocast's; a step of TransUNet has 500 kernels less.
+    The numbers are autocast's; a step of TransUNet has hundreds of kernels less.
 
     Args:
         module: The module.

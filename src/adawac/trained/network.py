@@ -57,9 +57,9 @@ def build_network(
     channels: Sequence[str],
 ) -> nn.Module:
     """Build a network without pretrained weights: its own replace them."""
-    network, _ = build(
-        model.name, len(class_names), len(channels), image_size, tap=model.tap, faithful=faithful, **model.options
-    )
+    # A configuration may name the border, too: what was trained counts.
+    options = {**model.options, "faithful": faithful}
+    network, _ = build(model.name, len(class_names), len(channels), image_size, tap=model.tap, **options)
     return network
 
 

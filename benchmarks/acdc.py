@@ -1,0 +1,231 @@
+"""Train, evaluate and collect the runs on ACDC that docs/results.md shows.
+
+    adawac prepare acdc ACDC STORE
+    python benchmarks/acdc.py train STORE RUNS --seconds 550                   # the next runs of the list that fit
+    python benchmarks/acdc.py train STORE RUNS --seconds 550 --only main       # those of a group, or 'unet-*-seed1'
+    python benchmarks/acdc.py collect RUNS                                     # into benchmarks/results/acdc.json
+    python benchmarks/acdc.py draw RUNS                                        # the weights of a run, into docs/assets
+    python benchmarks/render.py                                                # into docs/results.md
+
+The list is benchmarks/acdc_runs.yaml, in order of priority. A run is left out if its result stands in acdc.json or its
+folder is complete, and if it would not end in time; an interrupted one is resumed. All runs share one process, so that
+imports and CUDA start once. Checkpoints of finished runs are removed unless --keep-checkpoints.
+"""
+
+import time
+
+STARTED = time.monotonic()  # imports count
+
+import argparse  # noqa: E402
+import gc  # noqa: E402
+import json  # noqa: E402
+import logging  # noqa: E402
+import shutil  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from acdc_entries import CONVENTIONS, TIMING, describe, is_complete, read_timing  # noqa: E402
+from acdc_list import LIST, Listing, Planned, num_views, read_list  # noqa: E402
+from results_page import DRAWN, PICTURES, RESULTS, read_results  # noqa: E402
+
+import adawac  # noqa: E402
+from adawac.config import TrainConfig  # noqa: E402
+from adawac.data.splits import resolve_split  # noqa: E402
+from adawac.data.store import Store  # noqa: E402
+from adawac.errors import MissingFileError, RunError  # noqa: E402
+from adawac.runs import Run  # noqa: E402
+
+SPARE = 20  # seconds that are never planned with
+
+log = logging.getLogger("acdc")
+
+
+class Clock:
+    """Notes how long each epoch takes, with all that belongs to it, in the run's folder."""
+
+    def start(self, config, run, steps):
+        self.path, self.last = run.folder / TIMING, time.monotonic()
+
+    def step(self, epoch, step):
+        pass
+
+    def epoch(self, epoch, metrics):
+        now = time.monotonic()
+        line = {"epoch": epoch, "seconds": now - self.last, "slices_per_second": metrics["slices_per_second"]}
+        self.last = now
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class Budget:
+    """Says whether a run ends in time, from the rates measured so far.
+
+    Args:
+        listing: Has the rates to begin with.
+        end: When the process has to be over (`time.monotonic`).
+    """
+
+    def __init__(self, listing: Listing, end: float):
+        self.listing, self.overhead, self.measured = listing, listing.overhead, {}
+        self.end = end - SPARE
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def needed(self, config: TrainConfig, slices: int) -> float:
+        """Return how many seconds a run will take."""
+        rate = self.measured.get(_kind(config)) or self.listing.rates[config.model.name][num_views(config)]
+        return self.overhead + slices / rate
+
+    def learn(self, config: TrainConfig, slices: int, rate: float, seconds: float) -> None:
+        """Take in what a run took, from nothing to its scores."""
+        self.measured[_kind(config)] = rate
+        self.overhead = max(0.0, seconds - slices / rate)
+
+
+def _kind(config: TrainConfig) -> tuple[str, int, str]:
+    """Return what a rate depends on."""
+    return config.model.name, num_views(config), config.forward
+
+
+def train(store: Path, runs: Path, chosen: list[Planned], budget: Budget, keep: bool) -> bool:
+    """Go through the chosen runs; return whether none of them failed."""
+    data, well = Store(store), True
+    for planned in chosen:
+        folder, config = runs / planned.name, planned.config(store.absolute())
+        if is_complete(folder, planned.part):
+            _tidy(folder, keep)
+            continue
+        slices = _slices_to_go(data, config, folder)
+        if (needed := budget.needed(config, slices)) > budget.left:
+            print(f"{planned.name}: left out, needs {needed:.0f} s of {max(budget.left, 0):.0f} s", flush=True)
+            continue
+        started = time.monotonic()
+        try:
+            run = _fit(config, folder)
+            scored = _evaluate(run, planned)
+        except Exception as error:  # the next one may work
+            log.exception("%s failed", planned.name)
+            print(f"{planned.name}: failed, {str(error).splitlines()[0][:300]}", flush=True)
+            well = False
+            continue
+        _tidy(folder, keep)
+        seconds, rate = read_timing(folder)
+        if slices:
+            budget.learn(config, slices, rate, time.monotonic() - started)
+        print(f"{planned.name}: {seconds:.0f} s, {rate:.0f} slices/s, {scored}, {budget.left:.0f} s left", flush=True)
+    return well
+
+
+def _slices_to_go(store: Store, config: TrainConfig, folder: Path) -> int:
+    """Return over how many slices a run still has to go, all epochs together."""
+    table = resolve_split(store.table, config.data.split, config.seed)
+    samples = store.samples("train", config.data.subset, config.seed, table)
+    there = _there(folder)
+    done = there.epoch if there and there.checkpoints else 0
+    if done < config.epochs:
+        done -= done % config.checkpoint_every  # what came after the checkpoint is done again
+    return len(samples) * (config.epochs - done)
+
+
+def _there(folder: Path) -> Run | None:
+    try:
+        return Run(folder)
+    except MissingFileError:
+        return None
+
+
+def _fit(config: TrainConfig, folder: Path) -> Run:
+    """Train, go on with what was interrupted, or take what is finished."""
+    there = _there(folder)
+    if there is None or there.status != "finished":
+        return adawac.fit(config, folder, resume=there is not None, watch=Clock())
+    if not there.checkpoints:
+        raise RunError(f"Expected a checkpoint to evaluate in {folder}, but it is gone. Remove the folder.")
+    return there
+
+
+def _evaluate(run: Run, planned: Planned) -> str:
+    """Score the run by both conventions, and say what it scores."""
+    _free_memory()
+    texts = []
+    for convention in CONVENTIONS:
+        [found] = adawac.evaluate(run, part=planned.part, convention=convention, gallery=0, progress=False)
+        dice, hd95 = (found.summaries[metric][-1].mean for metric in ("dice", "hd95"))
+        texts.append(f"{convention} DSC {100 * dice:.2f} HD95 {hd95:.2f}")
+    _free_memory()
+    return ", ".join(texts)
+
+
+def _free_memory() -> None:
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _tidy(folder: Path, keep: bool) -> None:
+    if not keep:
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+def collect(runs: Path, listing: Listing, results: Path) -> list[str]:
+    """Add the complete runs of a folder to the results; return their names."""
+    entries = {entry["name"]: entry for entry in read_results(results)}
+    found = [one for one in listing.runs if is_complete(runs / one.name, one.part)]
+    entries |= {planned.name: describe(Run(runs / planned.name), planned) for planned in found}
+    order = {planned.name: place for place, planned in enumerate(listing.runs)}
+    names = sorted(entries, key=lambda name: (order.get(name, len(order)), name))
+    lines = [json.dumps(entries[name]) for name in names]
+    results.write_text('{"runs": [\n' + ",\n".join(lines) + "\n]}\n")  # a line each: what changed is easy to see
+    return [planned.name for planned in found]
+
+
+def draw_weights(runs: Path) -> None:
+    """Draw what became of the weights of one run, into the documentation."""
+    from adawac.figures import draw
+
+    from PIL import Image
+
+    for figure, path in PICTURES.items():
+        draw(figure, [runs / DRAWN], path, width="text")
+        with Image.open(path) as drawn:  # a million pixels of noise: a quarter of the bytes is enough for a page
+            small = drawn.convert("RGB").resize((1400, 1400 * drawn.height // drawn.width), Image.Resampling.LANCZOS)
+        small.quantize(128).save(path, optimize=True)
+
+
+def main(arguments: list[str] | None = None, started: float | None = None) -> int:
+    started = time.monotonic() if started is None else started
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", type=Path, default=LIST, help="another list of runs")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="another file of results")
+    commands = parser.add_subparsers(dest="command", required=True)
+    training = commands.add_parser("train")
+    training.add_argument("store", type=Path)
+    training.add_argument("runs", type=Path)
+    training.add_argument("--seconds", type=float, required=True, help="how long all of it may take")
+    training.add_argument("--only", nargs="*", help="groups or names, with * for anything")
+    training.add_argument("--keep-checkpoints", action="store_true")
+    collecting = commands.add_parser("collect")
+    collecting.add_argument("runs", type=Path)
+    drawing = commands.add_parser("draw")
+    drawing.add_argument("runs", type=Path)
+    args = parser.parse_args(arguments)
+    listing = read_list(args.list)
+    if args.command == "draw":
+        draw_weights(args.runs)
+        return 0
+    if args.command == "collect":
+        names = collect(args.runs, listing, args.results)
+        print(f"{len(names)} runs into {args.results}: {', '.join(names)}")
+        return 0
+    standing = {entry["name"] for entry in read_results(args.results)}
+    chosen = [planned for planned in listing.chosen(args.only) if planned.name not in standing]
+    well = train(args.store, args.runs, chosen, Budget(listing, started + args.seconds), args.keep_checkpoints)
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    sys.exit(main(started=STARTED))

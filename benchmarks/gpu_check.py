@@ -1,0 +1,138 @@
+"""On a machine with a GPU: are the numbers right there, and how fast is it? All that docs/performance.md says of GPUs.
+
+    python benchmarks/gpu_check.py STORE                           # everything: some 25 minutes on an H200
+    python benchmarks/gpu_check.py STORE --seconds 500 --out DIR   # as much as there is time for; again goes on with it
+
+STORE is ACDC, prepared. Each part is a script of its own, whose results lie beside this one's. `gpu-check.json` says
+for each part how long it took, how it ended, and which source it measured: the hash of everything that a training step
+consists of, without comments and layout. A part that stands there with the present hash is not run again, so that the
+whole can be done piece by piece; `tests/test_docs.py` fails when a part was measured with other source than there is.
+"""
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+NAME = "gpu-check.json"
+# What a step consists of, from the views to the optimiser.
+STEP = [
+    *(f"train/{one}.py" for one in ("step", "capture", "casting", "forward", "record", "optim")),
+    *(f"{one}.py" for one in ("algorithm", "losses", "objective", "pixel_sums", "pixel_kernels", "methods")),
+    "models/fused",
+    "models/transunet.py",
+    "data/views.py",
+]
+MODELS = ("unet", "transunet")
+TRAINING = {"ladder": 260, "kernels": 25, "cost": 90, "batch": 100, "size": 80}
+
+
+def parts(store: Path, out: Path) -> dict[str, tuple[int, list[str]]]:
+    """Return the seconds that each part takes on an H200, and its command."""
+    script = lambda name, *rest: [sys.executable, str(ROOT / "benchmarks" / name), *map(str, rest)]  # noqa: E731
+    training = {
+        f"training-{part}-{model}": (
+            seconds * (2 if model == "transunet" else 1),
+            script("training.py", store, part, "--model", model, "--out", out),
+        )
+        for part, seconds in TRAINING.items()
+        for model in MODELS
+    }
+    return {
+        "tests": (
+            220,
+            [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(ROOT / "tests")],
+        ),
+        **dict(sorted(training.items(), key=lambda item: item[1][0])),
+        "training-rows-unet": (20, script("training.py", store, "rows", "--out", out)),
+        "criterion": (25, script("criterion.py", "--device", "cuda", "--out", out)),
+        "pixels": (40, script("pixels.py", "--out", out / "pixels-cuda.json")),
+        "norms": (60, script("norms.py", "--out", out / "norms-cuda.json")),
+        "transunet": (60, script("transunet.py", "--out", out / "transunet-cuda.json")),
+        "evaluation": (
+            120,
+            script("evaluation.py", out / "unet", "--store", store, "--epochs", 30, "--out", out / "evaluation.json"),
+        ),
+    }
+
+
+def source_hash() -> str:
+    """Return the hash of everything that a step consists of; comments, docstrings and layout do not count."""
+    digest = hashlib.sha256()
+    for path in _files():
+        digest.update(path.relative_to(ROOT).as_posix().encode())
+        digest.update(ast.dump(_without_docstrings(ast.parse(path.read_text()))).encode())
+    return digest.hexdigest()[:16]
+
+
+def _files() -> Iterator[Path]:
+    for name in STEP:
+        path = ROOT / "src" / "adawac" / name
+        yield from sorted(path.glob("*.py")) if path.is_dir() else [path]
+
+
+def _without_docstrings(tree: ast.AST) -> ast.AST:
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            value = body[0].value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                body.pop(0)
+    return tree
+
+
+def stale(results: Path = RESULTS) -> list[str]:
+    """Return the parts that were measured with other source than there is now."""
+    path = results / NAME
+    found = json.loads(path.read_text())["parts"] if path.exists() else {}
+    return [name for name, one in found.items() if one["source"] != source_hash()]
+
+
+def run(command: list[str], limit: float) -> int:
+    """Run a part; return its exit status, 124 where it took too long."""
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    try:
+        return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, timeout=limit).returncode
+    except subprocess.TimeoutExpired:
+        return 124
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="how long all of it may take")
+    parser.add_argument("--only", nargs="*", help="these parts")
+    args = parser.parse_args()
+    started = time.monotonic()
+    args.out.mkdir(parents=True, exist_ok=True)
+    known = next((one / NAME for one in (args.out, RESULTS) if (one / NAME).exists()), None)
+    done = json.loads(known.read_text())["parts"] if known else {}
+    source = source_hash()
+    for name, (needed, command) in parts(args.store.absolute(), args.out.absolute()).items():
+        fresh = name in done and done[name]["source"] == source and done[name]["status"] == 0
+        if (args.only and name not in args.only) or fresh:
+            continue
+        left = args.seconds - (time.monotonic() - started)
+        if needed > left:
+            print(f"{name}: left out, needs about {needed} s of {left:.0f} s", flush=True)
+            continue
+        print(f"{name}: about {needed} s", flush=True)
+        begun = time.monotonic()
+        status = run(command, min(3 * needed, left))
+        done[name] = {"source": source, "status": status, "seconds": round(time.monotonic() - begun, 1)}
+        (args.out / NAME).write_text(json.dumps({"parts": done}, indent=2) + "\n")
+        print(f"{name}: {done[name]}", flush=True)
+    return 0 if all(one["status"] == 0 for one in done.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The blocks of docs/results.md, from `acdc.json` and the list of runs; benchmarks/render.py puts them into it."""
+
+import json
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from acdc_list import Block, Group, Listing
+from markdown_table import table
+
+from adawac.evaluation import paired_difference
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "acdc.json"
+DRAWN = "unet-adawac-seed1"
+"""The run whose weights the page shows."""
+PICTURES = {name: ROOT / "docs" / "assets" / f"acdc-{name}.png" for name in ("separation", "weights")}
+
+_ALT = {
+    "separation": "β of label-sparse and label-dense slices, its area under the curve, the shares of Assumption 1 and "
+    "the spreads of CE and ACR, over the epochs of one AdaWAC run on ACDC",
+    "weights": "β of every training slice of ACDC over the epochs of one AdaWAC run",
+}
+_MEASURES = {
+    "beta_auc": "AUC of β: label-dense above label-sparse",
+    "beta_sparse": "mean β, label-sparse slices",
+    "beta_dense": "mean β, label-dense slices",
+    "beta_median": "median β",
+    "separated_sparse": "label-sparse slices with CE < ACR",
+    "separated_dense": "label-dense slices with CE > ACR",
+    "spread_ce": "spread of CE (SD / mean)",
+    "spread_ac": "spread of ACR (SD / mean)",
+    "between_cases_beta": "share of β's variance between cases",
+    "between_cases_reg_ac": "share of ACR's variance between cases",
+    "spearman_foreground": "rank correlation of β with the share of foreground",
+    "spearman_mean_ce": "rank correlation of β with a slice's mean CE over all epochs",
+}
+
+Entry = dict[str, Any]
+Rows = dict[str, list[Entry]]
+"""The entries of each row, in the order of their seeds."""
+
+
+def read_results(path: Path = RESULTS) -> list[Entry]:
+    """Return the entries collected so far."""
+    return json.loads(path.read_text())["runs"] if path.is_file() else []
+
+
+def blocks(listing: Listing, entries: list[Entry], pictures: dict[str, Path] = PICTURES) -> dict[str, str]:
+    """Return the text of every block of the page; that of a group without runs is empty."""
+    rows: Rows = {}
+    for entry in sorted(entries, key=lambda entry: entry["seed"]):
+        rows.setdefault(entry["row"], []).append(entry)
+    found = {f"acdc-{group.name}": _group(group, rows) for group in listing.groups}
+    found["acdc-total"] = _total(entries)
+    found["acdc-separation"] = _separation(listing.groups[0], rows, pictures)
+    found["acdc-missing"] = _missing(listing, {entry["name"] for entry in entries})
+    return found
+
+
+def _total(entries: list[Entry]) -> str:
+    """Say what was run, on what, for how long."""
+    if not entries:
+        return "No runs yet: this page will be made from them."
+    minutes = sum(entry["train_seconds"] for entry in entries) / 60
+    slices = sum(entry["samples"] * entry["epochs"] for entry in entries)
+    devices, torches, versions = (_listed(entries, key) for key in ("device", "torch", "adawac"))
+    return (
+        f"So far: {_count(len(entries), 'run')} and {minutes:.0f} minutes of training, in which {slices / 1e6:.1f} "
+        f"million slices went by; {devices}, torch {torches}, adawac {versions}."
+    )
+
+
+def _listed(entries: list[Entry], key: str) -> str:
+    return ", ".join(sorted({entry[key] for entry in entries}))
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _missing(listing: Listing, names: set[str]) -> str:
+    """Say in one sentence what has not been run yet."""
+    parts = []
+    for group in listing.groups:
+        planned = [run for block in group.blocks for run in block.runs]
+        lacking = [run for run in planned if run.name not in names]
+        if lacking:
+            parts.append(f"{group.title} ({len(lacking)} of {_count(len(planned), 'run')})")
+    if not parts:
+        return "Everything on the list has been run."
+    return f"Not run yet: {'; '.join(parts)}."
+
+
+def _group(group: Group, rows: Rows) -> str:
+    shown = [text for block in group.blocks if (text := _block(block, rows))]
+    return "\n\n".join([f"## {group.title}", group.text, *shown]) if shown else ""
+
+
+def _block(block: Block, rows: Rows) -> str:
+    """Return a block's tables; nothing before the first run of its own."""
+    if not any(run.row in rows for run in block.runs):
+        return ""
+    own = {row: rows[row] for row in block.labels if row in rows}
+    tables = [_settings(block), _overlap(block, own), _distance(block, own), _differences(block, own)]
+    return "\n\n".join([f"### {block.title}", *filter(None, tables)])
+
+
+def _settings(block: Block) -> str:
+    """Say what all runs of a block have for themselves."""
+    told = ", ".join(f"`{path}={json.dumps(value)}`".replace('"', "") for path, value in block.settings.items())
+    return f"Settings: {told}." if told else ""
+
+
+def _overlap(block: Block, rows: Rows) -> str:
+    classes = _classes(rows)
+    body = [
+        [
+            f"{block.labels[row]} ({len(entries)})",
+            *(_spread([100 * one["scores"]["adawac"]["dice"][name] for one in entries]) for name in classes),
+            _spread([one["train_seconds"] for one in entries], 0),
+        ]
+        for row, entries in rows.items()
+    ]
+    return table(["DSC, % (seeds)", *_named(classes), "training, s"], body)
+
+
+def _distance(block: Block, rows: Rows) -> str:
+    """Return the table of HD95; conventions that agree in a row share a line."""
+    classes, body = _classes(rows), []
+    for row, entries in rows.items():
+        scores = {convention: [one["scores"][convention] for one in entries] for convention in ("adawac", "strict")}
+        units = {convention: of_seeds[0]["unit"] for convention, of_seeds in scores.items()}
+        lines = {
+            f"`{convention}`": [_spread([one["hd95"][name] for one in of_seeds]) for name in classes]
+            for convention, of_seeds in scores.items()
+        }
+        if lines["`adawac`"] == lines["`strict`"]:
+            lines = {"both": lines["`strict`"]}
+        missed = ", ".join(str(one["missed"]) for one in scores["strict"])
+        body += [[f"{block.labels[row]}, {convention}", *cells, missed] for convention, cells in lines.items()]
+    unit = " or ".join(dict.fromkeys(units.values()))
+    return table([f"HD95, {unit}", *_named(classes), "missed, by seed"], body)
+
+
+def _classes(rows: Rows) -> list[str]:
+    """Return the classes, their mean first."""
+    names = list(next(iter(rows.values()))[0]["scores"]["adawac"]["dice"])
+    return ["mean", *(name for name in names if name != "mean")]
+
+
+def _named(classes: list[str]) -> list[str]:
+    return ["all classes" if name == "mean" else name for name in classes]
+
+
+def _differences(block: Block, rows: Rows) -> str:
+    """Return the table of paired differences, or nothing where no pair shares a seed."""
+    body = []
+    for first, second in block.compare:
+        pairs = _pairs(rows.get(first, []), rows.get(second, []))
+        if pairs:
+            seeds = [100 * (_mean_dice(one) - _mean_dice(other)) for one, other in pairs]
+            name = f"{block.labels[first]} − {block.labels[second]}"
+            body.append([name, len(pairs), _spread(seeds, sign="+"), ", ".join(f"{one:+.1f}" for one in seeds)])
+            body[-1] += _by_patient(pairs)
+    header = ["DSC, points", "seeds", "difference", "by seed", "95 % interval over patients", "p"]
+    return table(header, body) if body else ""
+
+
+def _pairs(first: list[Entry], second: list[Entry]) -> list[tuple[Entry, Entry]]:
+    others = {one["seed"]: one for one in second}
+    return [(one, others[one["seed"]]) for one in first if one["seed"] in others]
+
+
+def _mean_dice(entry: Entry) -> float:
+    return float(entry["scores"]["adawac"]["dice"]["mean"])
+
+
+def _by_patient(pairs: list[tuple[Entry, Entry]]) -> list[str]:
+    """Return the interval and p of the difference over patients, each of whom counts once: the mean of the seeds."""
+    found: dict[str, list[float]] = {}
+    for one, other in pairs:
+        for patient in one["patients"].keys() & other["patients"].keys():
+            found.setdefault(patient, []).append(one["patients"][patient] - other["patients"][patient])
+    means = {patient: 100 * statistics.mean(found[patient]) for patient in sorted(found)}
+    difference = paired_difference(dict.fromkeys(means, 0.0), means)
+    return [f"{difference.low:+.1f} to {difference.high:+.1f}", f"{difference.p_value:.2g}"]
+
+
+def _spread(values: Iterable[float | None], digits: int = 1, sign: str = "") -> str:
+    """Return mean ± std; the mean alone of one value, and a dash where one is not a number."""
+    numbers = list(values)
+    if not numbers or any(one is None for one in numbers):
+        return "–"
+    text = f"{statistics.mean(numbers):{sign}.{digits}f}"
+    return f"{text} ± {statistics.stdev(numbers):.{digits}f}" if len(numbers) > 1 else text
+
+
+def _separation(main: Group, rows: Rows, pictures: dict[str, Path]) -> str:
+    """Return what the weights of the first group's runs follow, and the pictures that are there."""
+    chosen = {
+        f"{block.title}: {block.labels[row]}": [one for one in rows.get(row, []) if one["separation"]]
+        for block in main.blocks
+        for row in block.labels
+    }
+    chosen = {label: entries for label, entries in chosen.items() if entries}
+    if not chosen:
+        return ""
+    numbers = [[one["separation"] for one in entries] for entries in chosen.values()]
+    pathologies = sorted({name for of_row in numbers for one in of_row for name in one["beta_by_group"]})
+    body = [
+        ["seeds", *(len(entries) for entries in chosen.values())],
+        ["label-sparse slices", *(_sparse(entries[0]) for entries in chosen.values())],
+        *([text, *(_cell(of_row, name) for of_row in numbers)] for name, text in _MEASURES.items()),
+        *(
+            [f"mean β, {name}", *(_cell([one["beta_by_group"] for one in of_row], name) for of_row in numbers)]
+            for name in pathologies
+        ),
+    ]
+    parts = ["## What do the weights follow?", table(["after the last epoch", *chosen], body)]
+    parts += [f"![{_ALT[name]}](assets/{path.name})" for name, path in pictures.items() if path.is_file()]
+    return "\n\n".join(parts)
+
+
+def _sparse(entry: Entry) -> str:
+    return f"{entry['label_sparse']} of {entry['samples']}"
+
+
+def _cell(numbers: list[dict[str, Any]], name: str) -> str:
+    return _spread([one.get(name) for one in numbers], 2)

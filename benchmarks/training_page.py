@@ -1,0 +1,138 @@
+"""The tables of docs/performance.md on training with a GPU, from what benchmarks/training.py measured."""
+
+from collections.abc import Callable
+from typing import Any
+
+from markdown_table import table
+
+__all__ = ["BLOCKS"]
+
+# How many times a single view's operations each forward needs.
+ALLOWED = {
+    "unet": {"joint": 2.0, "separate": 2.0, "encoder": 1.6, "encoder-detached": 1.2},
+    "transunet": {"joint": 2.0, "separate": 2.0, "encoder": 1.73, "encoder-detached": 1.24},
+}
+
+
+def ladder(result: dict[str, Any]) -> str:
+    rate, copy = result["limits"]["matrix_tflops"], result["limits"]["copy_gb_per_second"]
+    moved = result.get("bytes")
+    rows = [
+        [
+            name,
+            f"{one['slices_per_second']:.0f}",
+            f"{one['slices_per_second'] / result['released']:.1f}×",
+            f"{one['step_ms']:.1f}",
+            f"{one['peak_gib']:.1f}",
+            f"{one['seconds_to_first_step']:.0f}",
+            f"{one['tflops'] / rate:.0%}",
+            *([] if moved is None else [f"{moved / copy / one['step_ms'] / 1e6:.0%}"]),
+        ]
+        for name, one in _measured(result)
+    ]
+    header = ["", "slices/s", "against released", "ms a step", "peak, GiB", "s to the first step", "of the matrix rate"]
+    where = (
+        f"{result['device']}, torch {result['torch']}. A large bf16 matrix product reaches {rate:.0f} TFLOP/s here, a "
+        f"copy {copy / 1000:.1f} TB/s; forward and backward take {result['gflop']} GFLOP an image"
+    )
+    if moved is not None:
+        header.append("of the bandwidth")
+        where += f", and a step has to move at least {moved / 1e9:.1f} GB"
+    return f"{table(header, rows)}\n\n{where}.{_failures(result)}"
+
+
+def kernels(result: dict[str, Any]) -> str:
+    one = result["measured"]["captured"]
+    rows = [[f"`{k['name'][:80]}`", f"{k['ms']:.2f}", f"{k['share']:.0%}"] for k in one["largest"][:3]]
+    where = (
+        f"{one['kernels_a_step']:.0f} kernels in {one['step_ms']:.1f} ms; the GPU does nothing for {one['idle']:.0%} "
+        "of it (profiled)."
+    )
+    return f"{table(['largest kernels of a step', 'ms', 'share'], rows)}\n\n{where}"
+
+
+def cost(result: dict[str, Any]) -> str:
+    base = result["measured"]["baseline"]["step_ms"]
+    allowed = ALLOWED[result["model"]]
+    rows = [
+        [
+            name,
+            f"{one['step_ms']:.1f}",
+            f"{one['step_ms'] / base:.2f}×",
+            f"{allowed[name]:.2f}×" if name in allowed else "",
+        ]
+        for name, one in _measured(result)
+    ]
+    header = ["forward", "ms a step", "against baseline", "operations"]
+    return f"{table(header, rows)}\n\n{_where(result)}{_failures(result)}"
+
+
+def growth(what: str) -> Callable[[dict[str, Any]], str]:
+    """Return the table of slices/s and memory against something."""
+
+    def block(result: dict[str, Any]) -> str:
+        rows = [
+            [name, f"{one['slices_per_second']:.0f}", f"{one['step_ms']:.1f}", f"{one['peak_gib']:.1f}"]
+            for name, one in _measured(result)
+        ]
+        return f"{table([what, 'slices/s', 'ms a step', 'peak, GiB'], rows)}\n\n{_where(result)}{_failures(result)}"
+
+    return block
+
+
+def rows(result: dict[str, Any]) -> str:
+    found = [[f"{int(name):,}", f"{one['criterion_ms']:.3f}"] for name, one in _measured(result)]
+    header = ["samples", "criterion, forward and backward, with the history of each sample, ms"]
+    return f"{table(header, found)}\n\n{_where(result)}"
+
+
+def pixels(result: dict[str, Any]) -> str:
+    found = [[name, f"{one[0]:.2f}", f"{one[1]:.2f}", f"{one[0] / one[1]:.1f}×"] for name, one in result["ms"].items()]
+    header = ["forward and backward", "torch, ms", "ours, ms", ""]
+    return f"{table(header, found)}\n\n{_where(result)[:-1]}, batch {result['images']}, bf16, captured."
+
+
+def runs(result: dict[str, Any]) -> str:
+    """Whole runs of 100 epochs: how fast they were, and what came of them."""
+    released = {"unet": 239, "transunet": 91}
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for one in result["runs"]:
+        if one["group"] == "main" and one["row"].split("-")[0] in released:
+            kinds.setdefault(one["row"], []).append(one)
+    found = []
+    for row, of_row in kinds.items():
+        rates = [one["slices_per_second"] for one in of_row]
+        dice = [100 * one["scores"]["adawac"]["dice"]["mean"] for one in of_row]
+        model, method = row.split("-")
+        times = f"{sum(rates) / len(rates) / released[model]:.1f}×" if method == "adawac" else ""
+        found.append([model, method, f"{sum(rates) / len(rates):.0f}", times, ", ".join(f"{one:.1f}" for one in dice)])
+    header = ["network", "method", "slices/s", "against released", "test DSC by seed, %"]
+    return f"{table(header, found)}\n\n{result['runs'][0]['device']}, torch {result['runs'][0]['torch']}."
+
+
+def _measured(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, one) for name, one in result["measured"].items() if "error" not in one]
+
+
+def _failures(result: dict[str, Any]) -> str:
+    """Return a sentence for each measurement that ended in an error."""
+    failed = [f" {name}: {one['error']}" for name, one in result["measured"].items() if "error" in one]
+    return "".join(failed)
+
+
+def _where(result: dict[str, Any]) -> str:
+    return f"{result['device']}, torch {result['torch']}."
+
+
+BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
+    f"training-{part}-{model}": function
+    for part, function in {
+        "ladder": ladder,
+        "kernels": kernels,
+        "cost": cost,
+        "batch": growth("batch"),
+        "size": growth("pixels on a side"),
+        "rows": rows,
+    }.items()
+    for model in ("unet", "transunet")
+} | {"pixels-cuda": pixels, "training-runs": runs}

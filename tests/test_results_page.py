@@ -1,0 +1,345 @@
+"""The runs on ACDC: the driver trains, skips and collects; the page says what was collected."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from adawac.config import to_dict
+from adawac.data.phantom import phantom_source
+from adawac.data.prepare import prepare
+from adawac.runs import Run
+from places import REPOSITORY
+
+BENCHMARKS = REPOSITORY / "benchmarks"
+LIST = """
+set:
+  epochs: 2
+  checkpoint_every: 2
+  data.image_size: [32, 32]
+  data.batch_size: 16
+  model.name: smp:Unet/resnet18
+  model.options: {encoder_depth: 3, decoder_channels: [16, 8, 8]}
+  method.preset: official
+  method.options: {eta_beta: 8.0, lambda_ac: 2.0}
+  optim.lr: 0.05
+  hardware.accelerator: cpu
+rates: {smp:Unet/resnet18: {1: 100, 2: 50}, nonsense: {1: 100, 2: 50}}
+overhead: 10
+groups:
+  first:
+    title: Does it help?
+    text: We ask.
+    blocks:
+      - title: Small networks
+        seeds: [1]
+        rows:
+          base: {label: baseline, set: {method.name: baseline}}
+          endless: {label: much too long, set: {method.name: baseline, epochs: 1000000}}
+          broken: {label: no such network, set: {model.name: nonsense}}
+          ada: {label: AdaWAC, set: {method.name: adawac}}
+        compare: [[ada, base]]
+  second:
+    title: And elsewhere?
+    text: Who knows.
+    blocks:
+      - title: Half of it
+        part: val
+        seeds: [1, 2]
+        set: {data.subset: half-slice}
+        beside: {base: "baseline, all"}
+        rows:
+          half: {label: half, set: {method.name: baseline}}
+"""
+
+
+@pytest.fixture(scope="module")
+def acdc():
+    sys.path.insert(0, str(BENCHMARKS))
+    import acdc
+
+    return acdc
+
+
+@pytest.fixture(scope="module")
+def runlist(acdc):
+    import acdc_list
+
+    return acdc_list
+
+
+@pytest.fixture(scope="module")
+def page(acdc):
+    import results_page
+
+    return results_page
+
+
+@pytest.fixture
+def listing(acdc, tmp_path):
+    (tmp_path / "list.yaml").write_text(LIST)
+    return acdc.read_list(tmp_path / "list.yaml")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("acdc") / "store"
+    prepare(phantom_source(6, 0, size=32), None, folder, progress=False)
+    return folder
+
+
+class TestDriver:
+    @pytest.fixture
+    def drive(self, acdc, listing, store, tmp_path, capsys):
+        def drive(command, *more, seconds=600):
+            files = ["--list", str(tmp_path / "list.yaml"), "--results", str(tmp_path / "acdc.json")]
+            timed = [str(store), str(tmp_path / "runs"), "--seconds", str(seconds)]
+            code = acdc.main([*files, command, *(timed if command == "train" else [str(tmp_path / "runs")]), *more])
+            return code, capsys.readouterr().out
+
+        return drive
+
+    def test_trains_what_fits_and_collects_it(self, runlist, drive, listing, tmp_path):
+        code, out = drive("train", "--only", "first")
+        lines = [line.split(": ", 1) for line in out.splitlines()]
+        assert [name for name, _ in lines] == ["base-seed1", "endless-seed1", "broken-seed1", "ada-seed1"]
+        assert "left out" in lines[1][1]
+        assert lines[2][1].startswith("failed, Expected the name of a model")
+        assert all("slices/s, adawac DSC" in lines[place][1] for place in (0, 3))
+        assert code == 1  # one of them failed; the others did not mind
+
+        runs = tmp_path / "runs"
+        assert sorted(path.name for path in runs.iterdir()) == ["ada-seed1", "base-seed1"]
+        assert not list(runs.glob("*/checkpoints"))
+        before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+        _, out = drive("train", "--only", "ada-*", "base-*")
+        assert out == ""  # their folders are complete
+        assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
+
+        assert drive("collect")[0] == 0
+        base, ada = json.loads((tmp_path / "acdc.json").read_text())["runs"]
+        assert (base["name"], base["row"], base["group"], base["seed"]) == ("base-seed1", "base", "first", 1)
+        assert (base["views"], ada["views"], ada["epochs"], ada["part"]) == (1, 2, 2, "test")
+        assert ada["settings"] == runlist.settings(to_dict(listing.runs[3].config(None)))
+        assert ada["train_seconds"] > 0
+        scores = Run(runs / "ada-seed1").scores("test-strict-last")
+        by_class = {one.class_name: [] for one in scores}
+        for one in scores:
+            if one.metric == "dice":
+                by_class[one.class_name].append(one.value)
+        means = {name: np.mean(values) for name, values in by_class.items()}
+        for convention in ("adawac", "strict"):
+            dice = ada["scores"][convention]["dice"]
+            assert dice == pytest.approx({**means, "mean": np.mean(list(means.values()))}, rel=1e-4, abs=1e-9)
+        assert base["separation"] is None  # its weights are all 1
+        assert 0 <= ada["separation"]["beta_auc"] <= 1
+        assert set(ada["separation"]["beta_by_group"]) <= {"slim", "average", "heavy"}
+
+        shutil.rmtree(runs)
+        assert drive("train", "--only", "ada-*")[1] == ""  # its result stands
+
+    def test_goes_on_where_it_was_stopped(self, drive, tmp_path):
+        assert drive("train", "--only", "base-*", "--keep-checkpoints")[0] == 0
+        [folder] = (tmp_path / "runs").iterdir()
+        assert (folder / "checkpoints" / "last.safetensors").is_file()
+        trained, scores = (folder / "run.json").read_bytes(), sorted((folder / "scores").iterdir())
+        scores[-1].unlink()  # as if killed between two evaluations
+        code, out = drive("train", "--only", "base-*")
+        assert (code, out.count("base-seed1")) == (0, 1)
+        assert (folder / "run.json").read_bytes() == trained  # evaluated, not trained again
+        assert sorted((folder / "scores").iterdir()) == scores
+
+        info = json.loads(trained)
+        shutil.rmtree(folder / "scores")
+        (folder / "run.json").write_text(json.dumps({**info, "status": "running"}))  # as if killed while training
+        assert drive("train", "--only", "base-*")[0] == 0
+        assert Run(folder).status == "finished"
+        assert len(Run(folder).evaluations) == 2
+        assert Run(folder).epoch == 2
+
+    def test_starts_nothing_without_time(self, drive, tmp_path):
+        code, out = drive("train", "--only", "base-*", seconds=25)
+        assert code == 0
+        assert "left out" in out
+        assert not (tmp_path / "runs").exists()
+
+    def test_a_candidate_is_scored_on_the_validation_cases(self, drive, acdc, listing, store, tmp_path):
+        lists = tmp_path / "lists"
+        lists.mkdir()
+        patients = sorted(set(acdc.Store(store).table.patient.tolist()))
+        for name, members in {"train": patients[:4], "val": patients[4:5], "test": patients[5:]}.items():
+            (lists / f"{name}.txt").write_text("\n".join(members))
+        text = LIST.replace("set: {data.subset: half-slice}", f"set: {{data.split: {lists}}}")
+        (tmp_path / "list.yaml").write_text(text)
+        assert drive("train", "--only", "half-seed1")[0] == 0
+        assert drive("collect")[0] == 0
+        [entry] = json.loads((tmp_path / "acdc.json").read_text())["runs"]
+        assert (entry["part"], list(entry["patients"])) == ("val", patients[4:5])
+        assert entry["settings"]["data.split"] == "lists"
+
+    def test_estimates_by_what_was_measured(self, acdc, listing):
+        budget = acdc.Budget(listing, 0)
+        base, ada = (listing.runs[place].config(None) for place in (0, 3))
+        assert budget.needed(base, 1000) == 10 + 1000 / 100
+        assert budget.needed(ada, 1000) == 10 + 1000 / 50
+        budget.learn(base, 1000, rate=200.0, seconds=8.0)
+        assert budget.needed(base, 1000) == 3 + 1000 / 200
+        assert budget.needed(ada, 1000) == 3 + 1000 / 50  # two views were not measured
+
+
+class TestNumbers:
+    def test_an_epoch_done_again_counts_once(self, acdc, tmp_path):
+        rates = [(1, 9.0, 1.0), (2, 5.0, 10.0), (3, 5.0, 30.0), (2, 1.0, 20.0), (3, 2.0, 40.0), (4, 3.0, 50.0)]
+        lines = [json.dumps({"epoch": e, "seconds": s, "slices_per_second": r}) for e, s, r in rates]
+        (tmp_path / "timing.jsonl").write_text("\n".join(lines))
+        assert acdc.read_timing(tmp_path) == (9.0 + 1.0 + 2.0 + 3.0, 45.0)
+
+    def test_the_share_of_variance_between_groups(self, acdc):
+        from acdc_entries import between_share
+
+        groups = np.array(["a", "a", "b", "b"])
+        assert between_share(np.array([1.0, 1.0, 5.0, 5.0]), groups) == pytest.approx(1)
+        assert between_share(np.array([0.0, 2.0, 0.0, 2.0]), groups) == pytest.approx(0)
+        assert between_share(np.array([0.0, 2.0, 4.0, 6.0]), groups) == pytest.approx(16 / 20)
+        assert between_share(np.ones(4), groups) is None
+
+
+class TestList:
+    def test_every_run_can_be_configured(self, runlist):
+        listing = runlist.read_list()
+        for run in listing.runs:
+            config = run.config(None)
+            assert listing.rates[config.model.name][runlist.num_views(config)] > 0
+        rows = {run.row for run in listing.runs}
+        shown = [row for group in listing.groups for block in group.blocks for row in block.labels]
+        assert set(shown) == rows
+        for block in (block for group in listing.groups for block in group.blocks):
+            assert {row for pair in block.compare for row in pair} <= set(block.labels)
+
+    def test_it_begins_with_three_methods_seed_by_seed(self, acdc):
+        names = [run.name for run in acdc.read_list().chosen(["main"])][:9]
+        methods = ("baseline", "pair", "adawac")
+        assert names == [f"unet-{method}-seed{seed}" for seed in (1, 2, 3) for method in methods]
+
+    def test_a_name_twice_is_refused(self, acdc, tmp_path):
+        (tmp_path / "list.yaml").write_text(LIST.replace("half: {label", "base: {label"))
+        with pytest.raises(ValueError, match=r"these twice: base-seed1"):
+            acdc.read_list(tmp_path / "list.yaml")
+
+    def test_the_tenth_of_the_patients(self):
+        from adawac.data.sources.acdc import group_by_number, paper_split
+
+        folder = BENCHMARKS / "acdc_ten_percent"
+        lists = {path.stem: path.read_text().splitlines()[1:] for path in folder.iterdir()}
+        assert {side: len(names) for side, names in lists.items()} == {"train": 7, "val": 10, "test": 20}
+        assert all(paper_split(name) == side for side, names in lists.items() for name in names)
+        assert [group_by_number(name) for name in lists["train"]] == ["HCM", "MINF", "MINF", "NOR", "NOR", "RV", "RV"]
+
+    def test_results_are_those_of_the_list(self, acdc, runlist):
+        planned = {run.name: run for run in acdc.read_list().runs}
+        for entry in acdc.read_results():
+            if entry["name"] in planned:
+                run = planned[entry["name"]]
+                assert entry["settings"] == runlist.settings(to_dict(run.config(None))), f"{run.name}: run it again"
+                assert (entry["group"], entry["part"]) == (run.group, run.part)
+
+
+def entry(row, seed, dice, distances, *, group="first", patients=None, separation=None):
+    """Return an entry of made-up numbers; the first distance is by `adawac`, the second by `strict`."""
+    hd95 = dict(zip(("adawac", "strict"), distances, strict=True))
+    return {
+        "name": f"{row}-seed{seed}",
+        "group": group,
+        "row": row,
+        "seed": seed,
+        "epochs": 100,
+        "samples": 1000,
+        "label_sparse": 30,
+        "device": "A machine",
+        "torch": "2.0",
+        "adawac": "0.1",
+        "train_seconds": 90.0,
+        "slices_per_second": 1111.0,
+        "scores": {
+            convention: {
+                "unit": "voxel",
+                "dice": {"RV": dice - 0.1, "LV": dice + 0.1, "mean": dice},
+                "hd95": {"RV": value, "LV": value, "mean": value},
+                "missed": 2,
+            }
+            for convention, value in hd95.items()
+        },
+        "patients": patients or {},
+        "separation": separation,
+    }
+
+
+class TestPage:
+    def test_shows_means_deviations_and_differences(self, page, listing):
+        patients = [{"one": 0.5, "two": 0.7}, {"one": 0.6, "two": 0.9}]
+        entries = [
+            entry("ada", 2, 0.84, (2.0, 30.0), patients=patients[1]),
+            entry("ada", 1, 0.80, (1.0, 10.0), patients=patients[1]),
+            entry("ada", 3, 0.82, (3.0, 20.0), patients=patients[1]),
+            entry("base", 1, 0.70, (4.0, 4.0), patients=patients[0]),
+            entry("base", 2, 0.72, (4.0, 4.0), patients=patients[0]),
+        ]
+        found = page.blocks(listing, entries, {})
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found["acdc-first"].splitlines()]
+        assert ["DSC, % (seeds)", "all classes", "RV", "LV", "training, s"] in rows
+        assert ["AdaWAC (3)", "82.0 ± 2.0", "72.0 ± 2.0", "92.0 ± 2.0", "90 ± 0"] in rows
+        assert ["baseline (2)", "71.0 ± 1.4", "61.0 ± 1.4", "81.0 ± 1.4", "90 ± 0"] in rows
+        start = rows.index(["HD95, voxel", "all classes", "RV", "LV", "missed, by seed"])
+        assert [row[:2] for row in rows[start + 2 : start + 5]] == [
+            ["baseline, both", "4.0 ± 0.0"],
+            ["AdaWAC, `adawac`", "2.0 ± 1.0"],
+            ["AdaWAC, `strict`", "20.0 ± 10.0"],
+        ]
+        # Seeds 1 and 2, which both have; over patients +10 and +20.
+        [difference] = [row for row in rows if row[0] == "AdaWAC − baseline"]
+        assert difference == ["AdaWAC − baseline", "2", "+11.0 ± 1.4", "+10.0, +12.0", "+10.0 to +20.0", "0.5"]
+        assert "much too long" not in found["acdc-first"]
+
+    def test_a_group_without_runs_is_named_and_has_no_section(self, page, listing):
+        found = page.blocks(listing, [entry("base", 1, 0.7, (4.0, 4.0))], {})
+        assert found["acdc-second"] == ""
+        assert found["acdc-missing"] == "Not run yet: Does it help? (3 of 4 runs); And elsewhere? (2 of 2 runs)."
+        assert "1 run and 2 minutes" in found["acdc-total"]
+        assert "A machine, torch 2.0, adawac 0.1" in found["acdc-total"]
+        assert "| baseline (1) | 70.0 | 60.0 | 80.0 | 90 |" in found["acdc-first"]
+        assert found["acdc-separation"] == ""
+
+    def test_rows_of_other_blocks_stand_beside(self, page, listing):
+        entries = [entry("base", 1, 0.7, (4.0, 4.0)), entry("half", 1, 0.6, (4.0, None), group="second")]
+        text = page.blocks(listing, entries, {})["acdc-second"]
+        assert text.index("| baseline, all (1) | 70.0 ") < text.index("| half (1) | 60.0 ")
+        assert "`data.subset=half-slice`" in text
+        assert "| half, `strict` | – | – | – | 2 |" in text
+
+    def test_shows_what_the_weights_follow(self, page, listing, tmp_path):
+        numbers = dict.fromkeys(page._MEASURES, 0.25)
+        separation = [{**numbers, "beta_auc": auc, "beta_by_group": {"NOR": auc, "RV": 0.5}} for auc in (0.5, 0.7)]
+        entries = [
+            entry("ada", seed, 0.8, (1.0, 1.0), separation=one) for seed, one in zip((1, 2), separation, strict=True)
+        ]
+        (tmp_path / "there.png").touch()
+        pictures = {"weights": tmp_path / "there.png", "separation": tmp_path / "absent.png"}
+        text = page.blocks(listing, [*entries, entry("base", 1, 0.7, (4.0, 4.0))], pictures)["acdc-separation"]
+        assert "| after the last epoch | Small networks: AdaWAC |\n" in text
+        assert "| AUC of β: label-dense above label-sparse | 0.60 ± 0.14 |" in text
+        assert "| mean β, NOR | 0.60 ± 0.14 |" in text
+        assert "| label-sparse slices | 30 of 1000 |" in text
+        assert "(assets/there.png)" in text
+        assert "absent.png" not in text
+
+    def test_nothing_run_says_so(self, page, listing):
+        found = page.blocks(listing, [], {})
+        assert found["acdc-total"].startswith("No runs yet")
+        assert not any(found[name] for name in ("acdc-first", "acdc-second", "acdc-separation"))
+
+    def test_every_block_has_its_place(self, page, acdc):
+        text = (REPOSITORY / "docs" / "results.md").read_text()
+        for name in page.blocks(acdc.read_list(), []):
+            assert text.count(f"<!-- {name} -->") == 1
