@@ -184,9 +184,9 @@ def collect(runs: Path, listing: Listing, results: Path) -> list[str]:
 
 def draw_weights(runs: Path) -> None:
     """Draw what became of the weights of one run, into the documentation."""
-    from adawac.figures import draw
-
     from PIL import Image
+
+    from adawac.figures import draw
 
     for figure, path in PICTURES.items():
         draw(figure, [runs / DRAWN], path, width="text")

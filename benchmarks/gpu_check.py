@@ -29,7 +29,7 @@ STEP = [
     *(f"{one}.py" for one in ("algorithm", "losses", "objective", "pixel_sums", "pixel_kernels", "methods")),
     "models/fused",
     "models/transunet.py",
-    "data/views.py",
+    *(f"data/{one}.py" for one in ("views", "resample", "warp_kernels", "randomness")),
 ]
 MODELS = ("unet", "transunet")
 TRAINING = {"ladder": 260, "kernels": 25, "cost": 90, "batch": 100, "size": 80}

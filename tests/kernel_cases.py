@@ -92,7 +92,28 @@ def sums(device, ours, images, classes, pixels, last, squared, ignore, dtype=tor
     return [*found, *torch.autograd.grad(loss, [logits])]
 
 
+def warp(device, ours, channels, sizes, size, kind):
+    from adawac.data import resample
+
+    generator = torch.Generator().manual_seed(4)
+    maps = torch.randn((len(sizes), 2, 3), generator=generator) / 2
+    if kind == "turns":  # these only permute pixels: bit for bit
+        maps[:, :, :2] = torch.tensor([[[1, 0], [0, 1]], [[0, -1], [1, 0]], [[-1, 0], [0, 1]]])
+        maps[:, :, 2] = 0
+    images = [draw(channels, *one, seed=place).numpy() for place, one in enumerate(sizes)]
+    labels = [torch.randint(0, 9, (1, *one), generator=generator).byte().numpy() for one in sizes]
+    images, labels = (resample.Ragged.from_arrays(one).to(device) for one in (images, labels))
+    maps = maps.to(device)
+    if ours:
+        assert resample._fits(images, labels, maps, "bilinear")
+        return resample.warp(images, labels, maps, size)
+    return [one.double() for one in resample._warp(images, labels, maps.double(), size, "bilinear")]
+
+
 CASES = {
+    "warp": (warp, 1, [(9, 7), (8, 8), (1, 5), (4, 1)], (8, 8), "any"),
+    "warp several channels": (warp, 3, [(30, 26), (12, 20)], (33, 21), "any"),
+    "warp by quarter turns and flips": (warp, 1, [(8, 8)] * 3, (8, 8), "turns"),
     "repeat": (enlarge, 2, 6, 5, 7, 4, False),
     "repeat without a skip connection": (enlarge, 2, 16, 4, 3, 0, False),
     "repeat, several blocks of channels": (enlarge, 1, 70, 3, 2, 130, False, HALF),

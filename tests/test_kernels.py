@@ -40,7 +40,11 @@ def interpreted(tmp_path_factory):
 
 
 def assert_near(found, wanted):
+    """Numbers agree to rounding, and labels all but those at which rounding decides."""
     for one, other in zip(found, wanted, strict=True):
+        if not one.is_floating_point():
+            assert (one == other).double().mean() > 0.99
+            continue
         tolerance = 2e-3 if torch.float16 in (one.dtype, found[0].dtype) else 2e-5
         scale = max(1.0, other.abs().max().item())
         torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=tolerance * scale)
