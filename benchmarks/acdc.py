@@ -170,16 +170,22 @@ def _tidy(folder: Path, keep: bool) -> None:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def collect(runs: Path, listing: Listing, results: Path) -> list[str]:
+def collect(runs: Path, listing: Listing, results: Path, store: Path | None = None) -> list[str]:
     """Add the complete runs of a folder to the results; return their names."""
+    brightness = None if store is None else _brightness(Store(store))
     entries = {entry["name"]: entry for entry in read_results(results)}
     found = [one for one in listing.runs if is_complete(runs / one.name, one.part)]
-    entries |= {planned.name: describe(Run(runs / planned.name), planned) for planned in found}
+    entries |= {planned.name: describe(Run(runs / planned.name), planned, brightness) for planned in found}
     order = {planned.name: place for place, planned in enumerate(listing.runs)}
     names = sorted(entries, key=lambda name: (order.get(name, len(order)), name))
     lines = [json.dumps(entries[name]) for name in names]
     results.write_text('{"runs": [\n' + ",\n".join(lines) + "\n]}\n")  # a line each: what changed is easy to see
     return [planned.name for planned in found]
+
+
+def _brightness(store: Store) -> dict[str, float]:
+    """Return the mean intensity of each case."""
+    return {case: float(store.stack(case)[0].mean()) for case in store.table.cases}
 
 
 def draw_weights(runs: Path) -> None:
@@ -209,6 +215,7 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
     training.add_argument("--keep-checkpoints", action="store_true")
     collecting = commands.add_parser("collect")
     collecting.add_argument("runs", type=Path)
+    collecting.add_argument("--store", type=Path, help="to see whether the weights follow the images' brightness")
     drawing = commands.add_parser("draw")
     drawing.add_argument("runs", type=Path)
     args = parser.parse_args(arguments)
@@ -217,7 +224,7 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
         draw_weights(args.runs)
         return 0
     if args.command == "collect":
-        names = collect(args.runs, listing, args.results)
+        names = collect(args.runs, listing, args.results, args.store)
         print(f"{len(names)} runs into {args.results}: {', '.join(names)}")
         return 0
     standing = {entry["name"] for entry in read_results(args.results)}

@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,14 @@ def read_timing(folder: Path) -> tuple[float, float]:
     return sum(line["seconds"] for line in epochs), statistics.median(rates[2:] or rates)
 
 
-def describe(run: Run, planned: Planned) -> dict[str, Any]:
-    """Return the entry of a complete run, as plain data; null stands for what is not a number."""
+def describe(run: Run, planned: Planned, brightness: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """Return the entry of a complete run, as plain data; null stands for what is not a number.
+
+    Args:
+        run: The run.
+        planned: What it was meant to be.
+        brightness: The mean intensity of each training case, if known: beta may follow it.
+    """
     made, config = run.environments[-1], run.settings
     seconds, rate = read_timing(run.folder)
     entry = {
@@ -68,7 +75,7 @@ def describe(run: Run, planned: Planned) -> dict[str, Any]:
         "slices_per_second": round(rate, 1),
         "scores": {one: _scores(run, planned.part, one) for one in CONVENTIONS},
         "patients": _patients(run, planned.part),
-        "separation": _separation(run),
+        "separation": _separation(run, brightness),
     }
     return dict(_plain(entry))
 
@@ -89,7 +96,7 @@ def _patients(run: Run, part: str) -> dict[str, float]:
     return by_patient(run.scores(_evaluation(run, part, CONVENTIONS[0]) or ""), "dice")
 
 
-def _separation(run: Run) -> dict[str, Any] | None:
+def _separation(run: Run, brightness: Mapping[str, float] | None) -> dict[str, Any] | None:
     """Return how beta ended and what it follows; None for a method whose weights are all the same."""
     table, last = run.samples, slice(-1, None)
     assert table is not None  # it is complete
@@ -98,7 +105,7 @@ def _separation(run: Run) -> dict[str, Any] | None:
     beta, reg_ac = read["beta"][seen], read["reg_ac"][seen]
     if not beta.std():
         return None
-    mean_ce = np.nanmean(run.history["ell_ce"], axis=0, dtype=np.float64)[seen]
+    mean_ce, mean_acr = (np.nanmean(run.history[name], axis=0, dtype=np.float64)[seen] for name in ("ell_ce", "reg_ac"))
     foreground, case, group = 1 - table.fraction[seen, 0], table.case[seen], table.group[seen]
     numbers: dict[str, Any] = {name: run.metrics[-1][name] for name in _LOGGED}
     return numbers | {
@@ -108,6 +115,26 @@ def _separation(run: Run) -> dict[str, Any] | None:
         "beta_by_group": {str(one): float(beta[group == one].mean()) for one in np.unique(group) if one},
         "spearman_foreground": _spearman(beta, foreground),
         "spearman_mean_ce": _spearman(beta, mean_ce),
+        "spearman_mean_acr": _spearman(beta, mean_acr),
+        **_of_cases(beta, mean_acr, case, brightness),
+    }
+
+
+def _of_cases(
+    beta: Floats, reg_ac: Floats, case: np.ndarray[Any, Any], brightness: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """Return each case's mean beta, and how cases' beta and consistency go with their brightness."""
+    cases, place, counts = np.unique(case, return_inverse=True, return_counts=True)
+    of_beta, of_acr = (np.bincount(place, values) / counts for values in (beta, reg_ac))
+    found: dict[str, Any] = {
+        "beta_by_case": {str(name): round(one, 3) for name, one in zip(cases, of_beta.tolist(), strict=True)}
+    }
+    if brightness is None:
+        return found
+    bright = np.array([brightness[str(name)] for name in cases])
+    return found | {
+        "spearman_brightness": _spearman(of_beta, bright),
+        "spearman_acr_brightness": _spearman(of_acr, bright),
     }
 
 

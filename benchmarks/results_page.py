@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections.abc import Iterable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ _MEASURES = {
     "between_cases_reg_ac": "share of ACR's variance between cases",
     "spearman_foreground": "rank correlation of β with the share of foreground",
     "spearman_mean_ce": "rank correlation of β with a slice's mean CE over all epochs",
+    "spearman_mean_acr": "rank correlation of β with a slice's mean ACR over all epochs",
+    "spearman_brightness": "of a case's mean β with its images' mean intensity",
+    "spearman_acr_brightness": "of a case's mean ACR with its images' mean intensity",
 }
 
 Entry = dict[str, Any]
@@ -213,6 +217,7 @@ def _separation(main: Group, rows: Rows, pictures: dict[str, Path]) -> str:
         ["seeds", *(len(entries) for entries in chosen.values())],
         ["label-sparse slices", *(_sparse(entries[0]) for entries in chosen.values())],
         *([text, *(_cell(of_row, name) for of_row in numbers)] for name, text in _MEASURES.items()),
+        ["of cases' mean β between two seeds", *(_between_seeds(of_row) for of_row in numbers)],
         *(
             [f"mean β, {name}", *(_cell([one["beta_by_group"] for one in of_row], name) for of_row in numbers)]
             for name in pathologies
@@ -221,6 +226,20 @@ def _separation(main: Group, rows: Rows, pictures: dict[str, Path]) -> str:
     parts = ["## What do the weights follow?", table(["after the last epoch", *chosen], body)]
     parts += [f"![{_ALT[name]}](assets/{path.name})" for name, path in pictures.items() if path.is_file()]
     return "\n\n".join(parts)
+
+
+def _between_seeds(numbers: list[dict[str, Any]]) -> str:
+    """Return how much of what beta follows is the data's: the rank correlation of each pair of seeds."""
+    from scipy.stats import spearmanr
+
+    found = [
+        float(
+            spearmanr([one["beta_by_case"][case] for case in cases], [other["beta_by_case"][case] for case in cases])[0]
+        )
+        for one, other in combinations([one for one in numbers if one.get("beta_by_case")], 2)
+        if len(cases := sorted(set(one["beta_by_case"]) & set(other["beta_by_case"]))) > 2
+    ]
+    return _spread(found, 2)
 
 
 def _sparse(entry: Entry) -> str:
