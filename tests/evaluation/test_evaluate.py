@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from drawn_cases import outcome_cases, random_cases, training_cases
 from lookup_network import DrawnCase, make_run, make_store
 
@@ -16,6 +18,7 @@ import adawac
 from adawac.errors import ConfigError, DataError, RunError, UnknownNameError
 from adawac.evaluation import evaluate
 from adawac.evaluation.pool import Scorers, default_workers
+from adawac.evaluation.predicting import Predictor
 from adawac.evaluation.scoring import Rules, score_case
 from adawac.metrics import dice, score_volume
 from adawac.runs import Run
@@ -122,6 +125,30 @@ def test_processes_and_batches_change_nothing(varied_run, workers, batch_size):
     assert repr(found.scores) == repr(expected.scores)  # to the last bit, NaN too
     for name in ("id", "pred", "truth", "both", "sparse"):
         np.testing.assert_array_equal(getattr(found.slices, name), getattr(expected.slices, name))
+
+
+def test_flipped_images_do_not_change_a_network_that_looks_at_single_pixels(varied_run):
+    (plain,) = evaluate(varied_run, workers=0, gallery=0)
+    (flipped,) = evaluate(varied_run, workers=0, gallery=0, tta=True)
+    assert flipped.name == f"{plain.name}-tta"
+    assert repr(flipped.scores) == repr(plain.scores)
+
+
+def test_probabilities_are_averaged_over_flipped_images(varied, monkeypatch):
+    torch.manual_seed(0)
+    network = torch.nn.Conv2d(len(varied.channels), 4, 3, padding=1)  # knows left from right
+    loaded = SimpleNamespace(network=network, image_size=(9, 9), resize="bilinear")
+    monkeypatch.setattr("adawac.evaluation.predicting.load_trained", lambda run, checkpoint: loaded)
+    predictor = Predictor("cpu", "fp32", None, tta=True)
+    predictor.load(None, "last")
+    stack = np.random.default_rng(0).normal(size=(2, len(varied.channels), 9, 9)).astype(np.float32)
+    (found,) = predictor.predict([stack])
+    x = torch.from_numpy(stack)
+    with torch.no_grad():
+        mean = sum(network(x.flip(axes)).flip(axes).softmax(1) for axes in ((), (2,), (3,), (2, 3)))
+        alone = network(x).argmax(1)
+    np.testing.assert_array_equal(found, mean.argmax(1).numpy())
+    assert (found != alone.numpy()).any()
 
 
 def test_slices_apart(outcome_run):

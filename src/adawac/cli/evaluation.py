@@ -34,6 +34,7 @@ def evaluate(
         Parameter(help="Unit of distances; mm, but voxel for adawac and transunet and where mm are not known."),
     ] = None,
     tolerance: Annotated[float, Parameter(help="How far surfaces may be off for surface-dice, in that unit.")] = 1.0,
+    tta: Annotated[bool, Parameter(help="Average over flipped images, too: four passes instead of one.")] = False,
     device: Annotated[str, Parameter(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[
         Literal["auto", "fp32", "bf16"], Parameter(help="Of the network; auto is bf16 on a GPU, else fp32.")
@@ -68,6 +69,7 @@ def evaluate(
         metrics=metrics,
         spacing=spacing,
         tolerance=tolerance,
+        tta=tta,
         device=device,
         precision=precision,
         batch_size=batch_size,

@@ -38,6 +38,7 @@ def evaluate(
     metrics: Sequence[str] = ("dice", "hd95"),
     spacing: Unit | None = None,
     tolerance: float = 1.0,
+    tta: bool = False,
     device: str = "auto",
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     batch_size: int | None = None,
@@ -59,6 +60,7 @@ def evaluate(
         spacing: Measure distances in `mm` or in voxels (`voxel`). By default mm, but voxels for the conventions of the
             paper's tables and for data that has lost its voxel size.
         tolerance: How far a surface may be off for `surface_dice`, in that unit.
+        tta: Average the probabilities over flipped images, too: four passes instead of one.
         device: `auto`, `cpu`, `cuda`, …
         precision: Of the network; `auto` is bf16 on a GPU and fp32 elsewhere.
         batch_size: Slices at a time.
@@ -84,6 +86,7 @@ def evaluate(
             convention=convention,
             spacing=spacing,
             tolerance=tolerance,
+            tta=tta,
         )
         for one in folders
     ]
@@ -94,7 +97,7 @@ def evaluate(
     with Scorers(processes) as scorers, _progress(count, progress) as advance:
         from adawac.evaluation.predicting import Predictor
 
-        predictor = Predictor(device, precision, batch_size)
+        predictor = Predictor(device, precision, batch_size, tta)
         found = [_evaluate(plan, predictor, scorers, measured, gallery, advance) for plan in plans]
     for (evaluation, galleries), plan in zip(found, plans, strict=True):
         _write(plan, evaluation, galleries)

@@ -88,6 +88,7 @@ def plan_run(
     convention: str,
     spacing: Unit | None,
     tolerance: float,
+    tta: bool,
 ) -> Plan:
     """Find out what to evaluate of a run, or say what is in the way.
 
@@ -100,6 +101,7 @@ def plan_run(
         convention: What empty masks score.
         spacing: What distances are measured in; None decides by convention and data.
         tolerance: For the surface Dice.
+        tta: Whether flipped images are averaged over, which the scores' name says.
     """
     run.require("config.yaml", "data.json", "checkpoints")
     config = run.config
@@ -129,7 +131,7 @@ def plan_run(
         table=table,
         checkpoint=weights,
         rules=Rules(convention=convention, unit=unit, tolerance=tolerance),
-        name=f"{part}-{convention}-{weights}" + ("" if unit == usual else f"-{unit}"),
+        name=f"{part}-{convention}-{weights}" + ("" if unit == usual else f"-{unit}") + ("-tta" if tta else ""),
     )
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from adawac.errors import ConfigError, RunError
 from adawac.inference import Resize, segment_stacks
+from adawac.prediction.segmenting import Ensemble
 from adawac.runs import Run
 from adawac.trained import load_trained
 
@@ -30,12 +31,15 @@ class Predictor:
         device: `auto`, `cpu`, `cuda`, …
         precision: `auto` is bf16 on a GPU and fp32 elsewhere.
         batch_size: Slices at a time.
+        tta: Average the probabilities over flipped images, too.
     """
 
-    def __init__(self, device: str, precision: Literal["auto", "fp32", "bf16"], batch_size: int | None):
+    def __init__(
+        self, device: str, precision: Literal["auto", "fp32", "bf16"], batch_size: int | None, tta: bool = False
+    ):
         self.device = _device(device)
         self._half = precision == "bf16" or (precision == "auto" and self.device.type == "cuda")
-        self._asked = batch_size
+        self._asked, self._tta = batch_size, tta
         self._batch_size: int
         self._network: nn.Module
         self._size: tuple[int, int]
@@ -52,6 +56,8 @@ class Predictor:
         self._network = trained.network.to(self.device)
         if self.device.type == "cuda":
             self._network = self._network.to(memory_format=torch.channels_last)  # what the tensor cores want
+        if self._tta:
+            self._network = Ensemble([self._network], tta=True).eval()
         self._size, self._resize = trained.image_size, trained.resize
         usual = _BATCH.get(self.device.type, 16) * 224 * 224 // math.prod(self._size)
         self._batch_size = self._asked or min(max(1, usual), 512)
