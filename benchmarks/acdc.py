@@ -151,7 +151,9 @@ def _evaluate(run: Run, planned: Planned) -> str:
     _free_memory()
     texts = []
     for convention in CONVENTIONS:
-        [found] = adawac.evaluate(run, part=planned.part, convention=convention, gallery=0, progress=False)
+        [found] = adawac.evaluate(
+            run, part=planned.part, convention=convention, tta=planned.tta, gallery=0, progress=False
+        )
         dice, hd95 = (found.summaries[metric][-1].mean for metric in ("dice", "hd95"))
         texts.append(f"{convention} DSC {100 * dice:.2f} HD95 {hd95:.2f}")
     _free_memory()

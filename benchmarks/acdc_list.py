@@ -24,6 +24,7 @@ class Planned:
         seed: Its seed.
         changes: Its settings, by dotted path.
         part: What it is scored on: `test`, or `val` for a candidate that is not to see the test cases.
+        tta: Scored with test-time augmentation.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Planned:
     seed: int
     changes: dict[str, Any]
     part: str = "test"
+    tta: bool = False
 
     def config(self, store: Path | None) -> TrainConfig:
         """Return the configuration; a split given as a path is a folder of lists beside this file."""
@@ -124,6 +126,7 @@ def _block(group: str, block: dict[str, Any], shared: dict[str, Any]) -> Block:
             seed=seed,
             changes={**common, **one.get("set", {})},
             part=block.get("part", "test"),
+            tta=block.get("tta", False),
         )
         for seed in block["seeds"]
         for row, one in block["rows"].items()
