@@ -18,10 +18,12 @@ def small_store(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def _networks_can_be_imported(monkeypatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _networks_can_be_imported():
     """Let this process, the processes that it starts and Ray's find `small_network`."""
-    monkeypatch.syspath_prepend(str(NETWORKS))
     source = Path(__file__).parents[2] / "src"
-    monkeypatch.setenv("PYTHONPATH", f"{source}:{NETWORKS}")
-    sys.modules.pop("small_network", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(NETWORKS))
+        patch.setenv("PYTHONPATH", f"{source}:{NETWORKS}")
+        sys.modules.pop("small_network", None)
+        yield

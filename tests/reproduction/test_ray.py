@@ -52,8 +52,9 @@ def cluster():
     made.shutdown()
 
 
+@pytest.mark.slow
 @ray_only
-def test_a_grid_on_ray(tmp_path, small_store, cluster):
+def test_a_grid_on_ray_equals_the_same_grid_on_processes(tmp_path, small_store, cluster):
     path = write_grid(tmp_path / "grid.yaml")
     options = {"data": small_store, "engine": "ray", "address": cluster.address}
     found = reproduce(path, tmp_path / "ray", **options)
@@ -61,13 +62,6 @@ def test_a_grid_on_ray(tmp_path, small_store, cluster):
     assert found.comparison.missing == 0
     assert [run.evaluations for run in list_runs(tmp_path / "ray")] == [["test-adawac-last"]] * 2
     assert reproduce(path, tmp_path / "ray", **options).skipped == 2
-
-
-@pytest.mark.slow
-@ray_only
-def test_a_grid_on_ray_equals_the_same_grid_on_processes(tmp_path, small_store, cluster):
-    path = write_grid(tmp_path / "grid.yaml")
-    found = reproduce(path, tmp_path / "ray", data=small_store, engine="ray", address=cluster.address)
     here = reproduce(path, tmp_path / "here", data=small_store)
     for one, other in zip(found.comparison.lines, here.comparison.lines, strict=True):
         assert [cell.mean for cell in one.cells] == pytest.approx([cell.mean for cell in other.cells], abs=1e-3)

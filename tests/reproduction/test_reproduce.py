@@ -94,6 +94,17 @@ def test_a_failure_is_reported_and_the_others_finish(tmp_path, small_store, caps
     assert told["rows"][1]["cells"][0]["ours"] is not None
 
 
+def test_a_run_does_not_depend_on_what_its_process_ran_before(tmp_path, small_store):
+    path = write_grid(tmp_path / "grid.yaml", axes={"method": ["pair", "adawac"]}, paper={})
+    both, alone = Told(), Told()
+    reproduce(path, tmp_path / "both", data=small_store, watch=both)
+    write_grid(path, axes={"method": ["adawac"]}, paper={})
+    reproduce(path, tmp_path / "alone", data=small_store, watch=alone)
+    assert pid_of(both.jobs[0]) == pid_of(both.jobs[1]) != pid_of(alone.jobs[0])
+    for file in ("checkpoints/last.safetensors", "scores/test-adawac-last.csv"):
+        assert (both.jobs[1].folder / file).read_bytes() == (alone.jobs[0].folder / file).read_bytes()
+
+
 def test_a_killed_job_fails_alone_and_is_resumed(tmp_path, small_store):
     axes = {"method": {"long": {"method.name": "adawac", "epochs": 2000}, "short": "baseline"}}
     path = write_grid(tmp_path / "grid.yaml", axes=axes, paper={})
@@ -236,6 +247,16 @@ def test_slots(monkeypatch, tmp_path, small_store):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert find_slots(jobs()) == [Slot()]
     assert find_slots(jobs(), 4) == [Slot(threads=2)] * 4
+
+
+@pytest.mark.slow
+def test_runs_on_several_devices_have_processes_of_their_own(tmp_path, small_store):
+    path = write_grid(tmp_path / "grid.yaml", settings={**SMALL["settings"], "hardware.devices": 2})
+    told = Told()
+    found = reproduce(path, tmp_path / "out", data=small_store, watch=told)
+    assert not found.failures
+    assert found.comparison.missing == 0
+    assert pid_of(told.jobs[0]) != pid_of(told.jobs[1])
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -161,6 +162,18 @@ def test_without_a_paper_ours_stand_alone(compared, tmp_path):
     page = to_html([numbers, order], comparison, quick=False)
     assert page.count("<tbody>") == 3
     assert comparison.orderings[0].agrees is None
+
+
+def test_a_pages_groups_have_their_names_once_above_three_lines(compared):
+    axes = {"subset": ["full", "half-vol"], "method": ["baseline", "adawac"]}
+    paper = {one: {"baseline": [71.5, 1, 1], "adawac": [72.5, 0, 1]} for one in axes["subset"]}
+    comparison = compared({("baseline", 1): 0.2, ("adawac", 1): 0.4}, axes=axes, paper=paper)
+    page = to_html(to_tables(comparison, quick=False), comparison, quick=False)
+    groups = re.findall(r'<th scope="rowgroup" colspan="(\d)"><span>(.*?)</span>', page)
+    names = ["full · baseline", "full · adawac", "half-vol · baseline", "half-vol · adawac"]
+    assert groups == [("4", name) for name in names]  # above the line's kind and three columns
+    assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["paper", "ours", "difference"] * 4
+    assert '<tr class="ours"><th scope="row">ours</th><td>40.00</td>' in page
 
 
 HOSTILE = '<script>alert("x")</script> & 50% of $a_b^c~{d}\\e | `f` <!-- notes -->'

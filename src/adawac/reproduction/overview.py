@@ -73,6 +73,7 @@ class Overview:
         self._looked = time.monotonic()
         for job, task in self._running.items():
             self._bars.update(task, completed=job.progress[0])
+        self._bars.refresh()
 
     def _say(self, text: str) -> None:
         shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

@@ -41,20 +41,24 @@ def _filled(piece: str, parts: dict[str, str]) -> str:
 
 
 def _numbers(table: Table, axes: int, each: int) -> str:
-    """Return the table with the names of each row standing once, beside its `each` lines."""
+    """Return the table with the names of each row standing once, above its `each` lines, or beside a single one."""
     bodies = []
     for first in range(0, len(table.rows), each):
-        span = f'scope="rowgroup" rowspan="{each}"'
-        names = "".join(f"<th {span}>{_escape(one)}</th>" for one in table.rows[first][:axes])
+        names = _escape(_joined(table.rows[first][:axes]))
+        span = len(table.header) - axes
+        group = f'<tr><th scope="rowgroup" colspan="{span}"><span>{names}</span></th></tr>' if each > 1 else ""
         lines = []
-        for place, row in enumerate(table.rows[first : first + each]):
+        for row in table.rows[first : first + each]:
             kind, *cells = row[axes:]
             told = "".join(_cell(cell) for cell in cells)
-            start = names if place == 0 else ""
-            lines.append(f'<tr class="{kind}">{start}<th scope="row">{kind}</th>{told}</tr>')
-        bodies.append(f"<tbody>{''.join(lines)}</tbody>")
-    head = _head(table.header[: axes + 1], ' class="name"') + _head(table.header[axes + 1 :])
+            lines.append(f'<tr class="{kind}"><th scope="row">{kind if each > 1 else names}</th>{told}</tr>')
+        bodies.append(f"<tbody>{group}{''.join(lines)}</tbody>")
+    head = _head([_joined(table.header[:axes])], ' class="name"') + _head(table.header[axes + 1 :])
     return f"<table><thead><tr>{head}</tr></thead>{''.join(bodies)}</table>"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " · ".join(names)
 
 
 def _cell(text: str) -> str:
@@ -63,9 +67,14 @@ def _cell(text: str) -> str:
 
 
 def _order(table: Table) -> str:
-    rows = "".join("<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+    rows = "".join(f"<tr>{''.join(_order_cell(cell) for cell in row)}</tr>" for row in table.rows)
     body = f'<table class="order"><thead><tr>{_head(table.header)}</tr></thead><tbody>{rows}</tbody></table>'
     return f'<h2>Best to worst</h2><div class="wide">{body}</div>'
+
+
+def _order_cell(text: str) -> str:
+    ranked = ' class="ranks"' if " > " in text else ""
+    return f"<td{ranked}>{_escape(text)}</td>"
 
 
 def _head(names: Sequence[str], kind: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Imports what every job needs, for the process that forks them: else each would spend seconds on it."""
+"""Imports what every job needs, once for all jobs of a process, and for the process that forks others."""
 
 from importlib import import_module
 

@@ -1,6 +1,7 @@
 """What is done for one job, wherever it runs: train or go on, then score; what goes wrong becomes an outcome."""
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -9,16 +10,18 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from adawac.errors import AdawacError, MissingFileError
 from adawac.locks import is_locked
+from adawac.reproduction.isolation import as_if_new
 from adawac.reproduction.jobs import Job, Outcome
 from adawac.runs import Run
 
-__all__ = ["attempt", "run_in_process"]
+__all__ = ["attempt", "can_serve_again", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +38,8 @@ def attempt(job: Job) -> Outcome:
 
     with _into(job.log):
         try:
-            _work(job)
+            with as_if_new(job.config.seed):
+                _work(job)
         except KeyboardInterrupt:
             log.warning("interrupted: %s is saved as far as it came", job.folder)
             return outcome("interrupted", "It was interrupted. The same command goes on with it.")
@@ -72,26 +76,48 @@ def _opened(folder: Path) -> Run | None:
         return None
 
 
-def run_in_process(job: Job, answer: "Connection[Outcome, None]", devices: str | None, threads: int | None) -> None:
-    """Run a job in a process of its own, and send how it ended.
+def serve(line: "Connection[Outcome, Job]", devices: str | None, threads: int | None) -> None:
+    """Run jobs in a process of their own, one after the other, and send how each ended.
+
+    It ends when nobody is left to send jobs, and after a job that may have left something behind.
 
     Args:
-        job: The job.
-        answer: Takes the outcome.
+        line: Brings jobs and takes outcomes.
         devices: The GPUs that it may use, as CUDA_VISIBLE_DEVICES; None leaves that as it is.
         threads: Threads of torch; None leaves that to torch.
     """
+    with contextlib.suppress(KeyboardInterrupt):  # what stops it while it does nothing
+        _settle(devices, threads)
+        with contextlib.suppress(EOFError, ConnectionError):  # nobody is left to send jobs, or to hear of them
+            again = True
+            while again:
+                job = line.recv()
+                outcome = attempt(job)
+                line.send(outcome)
+                again = can_serve_again(job, outcome)
+    gc.unfreeze()  # libraries count at the end what nobody has freed
+
+
+def _settle(devices: str | None, threads: int | None) -> None:
+    """Make this process ready for jobs."""
     os.setsid()  # Ctrl-C reaches the one who started us, and we hear of it once
     if devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
     threading.Thread(target=_stop_when_alone, daemon=True).start()
+    import_module("adawac.reproduction.preloading")
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
-    outcome = attempt(job)
-    with contextlib.suppress(BrokenPipeError):  # nobody is left to hear it
-        answer.send(outcome)
+    gc.freeze()  # half a million objects that stay: to look through them after each job would take 0.2 s
+
+
+def can_serve_again(job: Job, outcome: Outcome) -> bool:
+    """Say whether a process that ran a job may run another one.
+
+    A CUDA error stays with its process, and several ranks leave their process group and their environment behind.
+    """
+    return outcome.status == "done" and job.config.hardware.devices * job.config.hardware.nodes == 1
 
 
 def _stop_when_alone() -> None:

@@ -1,17 +1,18 @@
 """Jobs as processes of this machine, one for each GPU by default."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any
 
 from adawac.reproduction.engines import Watch
 from adawac.reproduction.jobs import Job, Outcome
-from adawac.reproduction.worker import run_in_process
+from adawac.reproduction.worker import can_serve_again, serve
 
 __all__ = ["LocalEngine", "Slot", "find_slots"]
 
@@ -59,38 +60,82 @@ def _visible_gpus() -> list[str]:
     return named[:count] if named else [str(number) for number in range(count)]
 
 
-@dataclass(kw_only=True, eq=False)
-class _Running:
-    """A job that runs."""
+class _Place:
+    """A slot with its process, which runs one job after the other; one that is gone is replaced for the next job."""
 
-    job: Job
-    slot: Slot
-    process: Any
-    answer: "Connection[None, Outcome]"
+    def __init__(self, slot: Slot):
+        self.slot = slot
+        self.process: Any = None
+        self.line: Any = None
+        self.job: Job | None = None
 
-    def outcome(self) -> Outcome:
-        """Return how the process ended; one that was killed sent no word."""
-        self.process.join()
+    def begin(self, job: Job) -> None:
+        """Let the process run a job."""
+        if self.process is None or not self.process.is_alive():
+            self.close()
+            self._start()
+        self.job = job
+        with contextlib.suppress(OSError):  # it has died this very moment: `end` says so
+            self.line.send(job)
+
+    def _start(self) -> None:
+        # CUDA does not survive a fork: with a GPU each process begins from nothing.
+        context: Any = multiprocessing.get_context("forkserver" if self.slot.devices is None else "spawn")
+        if self.slot.devices is None:
+            context.set_forkserver_preload(_PRELOAD)
+        self.line, theirs = context.Pipe()
+        self.process = context.Process(
+            target=serve, args=(theirs, self.slot.devices, self.slot.threads), name="adawac-job"
+        )
+        self.process.start()
+        theirs.close()
+
+    @property
+    def signs(self) -> list[Any]:
+        """What `multiprocessing.connection.wait` waits for: word from the process, or its end."""
+        return [self.line, self.process.sentinel]
+
+    def end(self) -> tuple[Job, Outcome]:
+        """Return the job and how it ended; a process that was killed sent no word."""
+        assert self.job is not None
+        job, self.job = self.job, None
         try:
-            if self.answer.poll():
-                return self.answer.recv()
-        except EOFError:
+            if self.line.poll():
+                outcome: Outcome = self.line.recv()
+                if not can_serve_again(job, outcome):
+                    self.close()
+                return job, outcome
+        except (EOFError, OSError):
             pass
-        finally:
-            self.answer.close()
-        code = self.process.exitcode
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            reason = (
-                f"Its process was killed ({name}); too little memory is a common cause. Lower --jobs and try again."
-            )
-        else:
-            reason = f"Its process ended with exit code {code} and no word. See its log."
-        return Outcome(status="failed", reason=reason)
+        self.close()
+        return job, Outcome(status="failed", reason=_why_silent(self.process.exitcode))
+
+    def interrupt(self) -> None:
+        """Let the job save and end."""
+        if self.process is not None and self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        if self.process is not None:
+            self.process.kill()
+
+    def close(self) -> None:
+        """Wait for the end of the process, which ends when there is nothing left to do."""
+        if self.process is not None:
+            self.line.close()
+            self.process.join()
+
+
+def _why_silent(code: int | None) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        return f"Its process was killed ({name}); too little memory is a common cause. Lower --jobs and try again."
+    return f"Its process ended with exit code {code} and no word. See its log."
 
 
 class LocalEngine:
-    """Runs jobs as processes of this machine.
+    """Runs jobs in processes of this machine, which are kept: to start Python and torch for each would cost seconds.
 
     Args:
         at_once: How many at a time; None: one for each GPU, or 1.
@@ -101,46 +146,37 @@ class LocalEngine:
 
     def run(self, jobs: Sequence[Job], watch: Watch) -> None:
         """Run all jobs; see `adawac.reproduction.engines.Engine`."""
-        waiting, free = deque(jobs), deque(find_slots(jobs, self.at_once))
-        running: list[_Running] = []
+        places = [_Place(slot) for slot in find_slots(jobs, self.at_once)]
+        waiting, free, busy = deque(jobs), deque(places), list[_Place]()
         try:
-            while waiting or running:
+            while waiting or busy:
                 while waiting and free:
-                    running.append(_start(waiting.popleft(), free.popleft()))
-                    watch.started(running[-1].job)
-                ready = wait([one.process.sentinel for one in running], timeout=_TICK)
-                for one in [one for one in running if one.process.sentinel in ready]:
-                    running.remove(one)
-                    free.append(one.slot)
-                    watch.ended(one.job, one.outcome())
+                    busy.append(free.popleft())
+                    job = waiting.popleft()
+                    busy[-1].begin(job)
+                    watch.started(job)
+                ready = wait([sign for place in busy for sign in place.signs], timeout=_TICK)
+                for place in [one for one in busy if any(sign in ready for sign in one.signs)]:
+                    busy.remove(place)
+                    free.append(place)
+                    watch.ended(*place.end())
                 watch.tick()
         except BaseException:
-            _stop(running)
+            _stop(busy)
             raise
+        finally:
+            for place in places:
+                place.close()
 
 
-def _start(job: Job, slot: Slot) -> _Running:
-    # CUDA does not survive a fork: with a GPU each process begins from nothing, for a job that is long anyway.
-    context: Any = multiprocessing.get_context("forkserver" if slot.devices is None else "spawn")
-    if slot.devices is None:
-        context.set_forkserver_preload(_PRELOAD)
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=run_in_process, args=(job, theirs, slot.devices, slot.threads), name=job.name)
-    process.start()
-    theirs.close()
-    return _Running(job=job, slot=slot, process=process, answer=ours)
-
-
-def _stop(running: Sequence[_Running]) -> None:
+def _stop(busy: Sequence[_Place]) -> None:
     """Let all jobs save and end; a second Ctrl-C kills them."""
     try:
-        for one in running:
-            if one.process.is_alive():
-                os.kill(one.process.pid, signal.SIGINT)
-        for one in running:
-            one.process.join()
+        for place in busy:
+            place.interrupt()
+        for place in busy:
+            place.close()
     except KeyboardInterrupt:
-        for one in running:
-            one.process.kill()
-            one.process.join()
+        for place in busy:
+            place.kill()
         raise
