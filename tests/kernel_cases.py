@@ -110,7 +110,44 @@ def warp(device, ours, channels, sizes, size, kind):
     return [one.double() for one in resample._warp(images, labels, maps.double(), size, "bilinear")]
 
 
+def normalise(device, ours, images, tokens, channels, added, passed, dtype=torch.float32):
+    from adawac.models.fused import tokens as module
+
+    norm = torch.nn.LayerNorm(channels, eps=1e-3).to(device)
+    for seed, parameter in enumerate(norm.parameters()):
+        parameter.data = draw(channels, seed=seed + 5, device=device)
+    x = draw(images, tokens, channels, device=device).add(3).requires_grad_()
+    branch = draw(images, tokens, channels, seed=1, dtype=dtype, device=device).requires_grad_() if added else None
+    if ours:
+        assert module.can_normalise(x, norm)
+        total, y = module.add_and_normalise(x, branch, norm)
+    else:
+        total = x.double() if branch is None else x.double() + branch.double()
+        y = F.layer_norm(total, (channels,), norm.weight.double(), norm.bias.double(), norm.eps)
+    gradients = [draw(*y.shape, seed=seed, device=device).to(y.dtype) for seed in (2, 3)]
+    outputs = [(total, gradients[0]), (y, gradients[1])] if passed else [(y, gradients[1])]
+    wanted = [x, *([branch] if added else []), *norm.parameters()]
+    return [total, y, *torch.autograd.grad([one for one, _ in outputs], wanted, [one for _, one in outputs])]
+
+
+def gelu(device, ours, elements, dtype=torch.float32):
+    x = (draw(elements, dtype=dtype, device=device) * 3).requires_grad_()
+    if ours:
+        from adawac.models.fused.tokens import gelu_and_drop
+
+        y = gelu_and_drop(x, 0.0)
+    else:
+        y = F.gelu(x.double())
+    return [y, *torch.autograd.grad(y, [x], draw(elements, seed=1, dtype=dtype, device=device).to(y.dtype))]
+
+
 CASES = {
+    "layer norm": (normalise, 2, 5, 48, False, False),
+    "layer norm of what passes by": (normalise, 1, 700, 8, False, True),
+    "add and layer norm": (normalise, 2, 5, 70, True, True),
+    "add half precision and layer norm": (normalise, 1, 7, 16, True, True, HALF),
+    "gelu": (gelu, 5000),
+    "gelu in half precision": (gelu, 2049, HALF),
     "warp": (warp, 1, [(9, 7), (8, 8), (1, 5), (4, 1)], (8, 8), "any"),
     "warp several channels": (warp, 3, [(30, 26), (12, 20)], (33, 21), "any"),
     "warp by quarter turns and flips": (warp, 1, [(8, 8)] * 3, (8, 8), "turns"),
@@ -143,9 +180,19 @@ def computed(name, device="cpu", ours=True):
     return [one.detach().cpu() for one in function(device, ours, *arguments)]
 
 
+def dropout(elements=20000, rate=0.3):
+    from adawac.models.fused.tokens import gelu_and_drop
+
+    torch.manual_seed(0)
+    x = draw(elements).abs().add(0.1).requires_grad_()
+    y, again = gelu_and_drop(x, rate), gelu_and_drop(x, rate)
+    (gradient,) = torch.autograd.grad(y.sum(), [x])
+    return {"x": x.detach(), "y": y.detach(), "again": again.detach(), "gradient": gradient}
+
+
 def main():
     torch.set_num_threads(1)
-    torch.save({name: computed(name) for name in CASES}, Path(sys.argv[1]))
+    torch.save({**{name: computed(name) for name in CASES}, "dropout": dropout()}, Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

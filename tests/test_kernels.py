@@ -15,6 +15,7 @@ from adawac.models.fused import fuse, normalise
 from adawac.models.fused.conv import Conv2d
 from adawac.models.fused.enlarge import can_enlarge
 from adawac.models.fused.pool import MaxPool2d
+from adawac.models.fused.tokens import can_gelu, can_normalise
 from adawac.train.casting import CastWeights
 from kernel_cases import CASES, computed
 from places import REPOSITORY
@@ -65,11 +66,33 @@ def test_on_a_gpu_the_kernels_give_torchs_numbers(name, monkeypatch):
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("name", ["gelu", "gradient"])
+def test_dropout_drops_at_its_rate_and_the_same_on_the_way_back(dropped, name):
+    """What is kept is GELU over the share that is kept, forward and backward; the rest is zero in both."""
+    x, kept, other = dropped["x"], dropped["y"] != 0, dropped["again"] != 0
+    assert abs(kept.double().mean() - 0.7) < 0.01
+    assert 0.5 < (kept == other).double().mean() < 0.65  # 0.58 where two masks have nothing to do with each other
+    x.requires_grad_()
+    wanted = F.gelu(x) / 0.7
+    if name == "gradient":
+        (wanted,) = torch.autograd.grad(wanted.sum(), [x])
+    found = dropped["y" if name == "gelu" else "gradient"]
+    torch.testing.assert_close(found, torch.where(kept, wanted, 0).detach(), rtol=1e-4, atol=1e-5)
+    neighbours = (kept[1:] == kept[:-1]).double().mean()
+    assert abs(neighbours - 0.58) < 0.015
+
+
+@pytest.fixture(scope="module")
+def dropped(interpreted):
+    return interpreted["dropout"]
+
+
 @pytest.fixture
 def willing(monkeypatch):
     """Let kernels take CPU tensors, as far as their questions go."""
     monkeypatch.setattr(gpu, "INTERPRETED", True)
     monkeypatch.setattr(normalise, "works", lambda device: True)
+    monkeypatch.setattr("adawac.models.fused.tokens.works", lambda device: True)
     monkeypatch.setattr(pixel_sums, "_works", lambda device: True)
 
 
@@ -85,6 +108,20 @@ def test_maps_that_cannot_be_enlarged_go_to_torch(willing):
     assert not can_enlarge(x, (6, 10), skip[..., :9])
     assert not can_enlarge(x[:, :, :1], (2, 10))
     assert not can_enlarge(x.double(), (6, 10))
+
+
+def test_tokens_that_the_kernels_cannot_take_go_to_torch(willing):
+    x, norm = torch.randn(2, 5, 8), nn.LayerNorm(8)
+    assert can_normalise(x, norm)
+    assert not can_normalise(x, nn.LayerNorm(8, bias=False))
+    assert not can_normalise(x, nn.LayerNorm(8, elementwise_affine=False))
+    assert not can_normalise(x, nn.LayerNorm((5, 8)))
+    assert not can_normalise(x, nn.LayerNorm(8).bfloat16())
+    assert not can_normalise(x, nn.Identity())
+    assert not can_normalise(x.transpose(0, 1), norm)
+    assert not can_normalise(x.double(), norm)
+    assert not can_normalise(torch.randn(1, 1, 5000), nn.LayerNorm(5000))
+    assert not can_gelu(x[:0])
 
 
 def test_windows_that_the_kernel_does_not_know_go_to_torch(willing):
@@ -147,6 +184,18 @@ def test_decoders_join_and_blocks_keep_their_numbers(willing, monkeypatch, name,
         up = F.interpolate(x, scale_factor=2, **mode)
         return up if skip is None else torch.cat([up, skip], 1)
 
+    def add_and_normalise(x, branch, norm):
+        asked_norms.append(branch is not None)
+        total = x if branch is None else x + branch
+        return total, norm(total)
+
+    def gelu_and_drop(x, rate):
+        asked_norms.append("gelu")
+        return F.gelu(x)
+
+    asked_norms = []
+    monkeypatch.setattr("adawac.models.fused.blocks.add_and_normalise", add_and_normalise)
+    monkeypatch.setattr("adawac.models.fused.blocks.gelu_and_drop", gelu_and_drop)
     monkeypatch.setattr("adawac.models.fused.blocks.enlarge", enlarge)
     monkeypatch.setattr("adawac.models.fused.blocks._on_gpu", lambda x: True)
     for kernel in ("batch_norm.BatchNorm2d", "group_norm.GroupNorm", "pool.MaxPool2d", "conv.Conv2d"):
@@ -164,6 +213,8 @@ def test_decoders_join_and_blocks_keep_their_numbers(willing, monkeypatch, name,
         torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4 * max(1.0, one.abs().max().item()))
     assert [skip for skip, _ in asked].count(True) == joins
     assert all(bilinear == name.startswith("transunet") for _, bilinear in asked)
+    depth = len(fused.encoder.blocks) if name.startswith("transunet") else 0
+    assert asked_norms == [False, True, "gelu"] * depth
 
 
 # -- weights that are cast at once -------------------------------------------------------------------------------------

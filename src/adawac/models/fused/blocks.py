@@ -21,6 +21,7 @@ from adawac.models.fused.conv import Conv2d
 from adawac.models.fused.enlarge import can_enlarge, enlarge
 from adawac.models.fused.group_norm import GroupNorm
 from adawac.models.fused.pool import MaxPool2d
+from adawac.models.fused.tokens import add_and_normalise, can_gelu, can_normalise, gelu_and_drop
 
 __all__ = ["BLOCKS", "NORMS"]
 
@@ -74,6 +75,34 @@ class Attention(_timm_attention.Attention):  # type: ignore[misc]
         dropout = self.attn_drop.p if self.training else 0.0
         found = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout).transpose(1, 2).flatten(2)
         y: Tensor = self.proj_drop(self.proj(found))
+        return y
+
+
+class TransformerBlock(_timm_attention.Block):  # type: ignore[misc]
+    """timm's transformer block: each norm is computed together with the addition before it."""
+
+    def forward(self, x: Tensor, *masks: Any, **options: Any) -> Tensor:
+        """Return the tokens."""
+        listened = masks or options or hooked(self.norm1) or hooked(self.norm2)
+        if listened or not (can_normalise(x, self.norm1) and can_normalise(x, self.norm2)):
+            return super().forward(x, *masks, **options)  # type: ignore[no-any-return]
+        x, normal = add_and_normalise(x, None, self.norm1)
+        x, normal = add_and_normalise(x, self.attn(normal), self.norm2)
+        y: Tensor = x + self.mlp(normal)
+        return y
+
+
+class Mlp(_timm_layers.Mlp):  # type: ignore[misc]
+    """timm's two linear layers, with GELU and dropout between them in one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the tokens."""
+        x = self.fc1(x)
+        if hooked(self.act) or hooked(self.drop1) or not can_gelu(x):
+            x = self.drop1(self.act(x))
+        else:
+            x = gelu_and_drop(x, self.drop1.p if self.training else 0.0)
+        y: Tensor = self.drop2(self.fc2(x))
         return y
 
 
@@ -204,6 +233,16 @@ def _plain(block: Any) -> bool:
     return all(part is None or type(part) is nn.Identity for part in parts)
 
 
+def _bare(block: Any) -> bool:
+    """Tell whether nothing stands between a branch and its addition."""
+    return all(type(getattr(block, name)) is nn.Identity for name in ("ls1", "ls2", "drop_path1", "drop_path2"))
+
+
+def _exact_gelu(block: Any) -> bool:
+    plain = type(block.act) is nn.GELU and block.act.approximate == "none" and type(block.norm) is nn.Identity
+    return plain and type(block.drop1) is nn.Dropout
+
+
 def _unscaled(block: Any) -> bool:
     return type(getattr(block, "norm", nn.Identity())) is nn.Identity
 
@@ -245,5 +284,7 @@ BLOCKS: Mapping[type, tuple[type, Callable[[Any], bool]]] = {
     _smp_unet.UnetDecoderBlock: (UnetDecoderBlock, _repeats),
     _timm_layers.StdConv2d: (StdConv2d, _always),
     _timm_attention.Attention: (Attention, _unscaled),
+    _timm_attention.Block: (TransformerBlock, _bare),
+    _timm_layers.Mlp: (Mlp, _exact_gelu),
     transunet.DecoderBlock: (TransUNetDecoderBlock, _always),
 }
