@@ -18,7 +18,7 @@ import adawac
 from adawac.config import DataConfig, HardwareConfig, MethodConfig, ModelConfig, TrainConfig
 from adawac.errors import ConfigError, UnknownNameError
 from adawac.figures import FIGURES, Style, compose, draw
-from adawac.figures.names import plain, run_labels
+from adawac.figures.names import lines, plain, run_labels
 from adawac.figures.separation import measures
 from adawac.runs import Run, Score, Slice, example_run, write_gallery, write_scores
 
@@ -151,6 +151,20 @@ def test_dollars_and_tags_are_shown_as_they_are(hostile: Run) -> None:
     assert any("<script>" in text for text in shown)
     shown = texts(compose("curves", hostile, case=HOSTILE[1]).figure)
     assert any("$\\frac{1}{0}$" in text for text in shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("patient011_frame01", ["patient011_", "frame01"]),
+        ("patient01", ["patient01"]),
+        ("abdomen-ct-2024-03-01.a", ["abdomen-ct-", "2024-03-01.a"]),
+        ("x" * 30, ["xxxxxxx…xxxx"]),
+        ("a_" + "x" * 30, ["a_xxxxx…xxxx"]),
+    ],
+)
+def test_long_names_are_broken_behind_a_separator_before_they_are_shortened(name: str, shown: list[str]) -> None:
+    assert lines(name, 12) == shown
 
 
 def test_names_are_shortened_in_the_middle_and_escaped() -> None:

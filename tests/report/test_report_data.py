@@ -85,6 +85,7 @@ def test_scores_side_by_side(folders: list[Path], report: Report):
     [dice, hd95] = report.data["scores"]
     assert (dice["metric"], dice["higher_is_better"], dice["runs"]) == ("dice", True, [0, 1])
     assert hd95["higher_is_better"] is False
+    assert (dice["unit"], hd95["unit"]) == ("", "mm")
     mean, liver, _ = dice["rows"]
     assert (mean["label"], liver["class_name"]) == (None, "liver")
     for place, folder in enumerate(folders[:2]):

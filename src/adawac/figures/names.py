@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from adawac.figures.style import families
 from adawac.runs import Run
 
-__all__ = ["class_name", "numbered", "plain", "progress", "run_labels", "slice_name"]
+__all__ = ["class_name", "lines", "numbered", "plain", "progress", "run_labels", "slice_name"]
 
 _TELLING = ("preset", "model", "subset", "seed")
 
@@ -22,6 +22,18 @@ def plain(text: object, most: int = 28) -> str:
         return shown
     tail = (most - 1) * 2 // 5
     return f"{shown[: most - 1 - tail]}…{shown[len(shown) - tail :]}"
+
+
+def lines(text: str, most: int) -> list[str]:
+    """Break a name into at most two lines, behind a separator if that makes them short enough; shorten what is not."""
+    if len(text) <= most:
+        return [text]
+    breaks = [place + 1 for place, one in enumerate(text) if one in "_-. /"]
+    fitting = [place for place in breaks if place <= most and len(text) - place <= most]
+    if not fitting:
+        return [plain(text, most)]
+    place = min(fitting, key=lambda one: abs(one - len(text) / 2))
+    return [text[:place], text[place:]]
 
 
 def _escaped(character: str) -> str:

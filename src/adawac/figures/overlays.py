@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.errors import ConfigError, RunError, near
-from adawac.figures.names import class_name, run_labels, slice_name
+from adawac.figures.names import class_name, lines, run_labels, slice_name
 from adawac.figures.panels import legend_below, new_figure, say, set_title
 from adawac.figures.picture import Picture
 from adawac.figures.results import with_results
@@ -24,6 +24,7 @@ Pick = Literal["worst", "best", "median"]
 Array = npt.NDArray[Any]
 
 _FILL = 0.5  # how opaque a class is inside; at its edge it is fully so
+_LETTER = 0.065  # inches that a letter of a label takes
 
 
 def overlays(
@@ -59,7 +60,7 @@ def overlays(
         how += f" ({labels[0]})" if len(runs) > 1 else ""
 
     rows = [[gallery.get(one) for gallery in galleries] for one in chosen]
-    figure, classes = _grid(style, rows, labels, [slice_name(runs[0], one) for one in chosen])
+    figure, classes = _grid(style, rows, labels, [slice_name(runs[0], one, 60) for one in chosen])
     from matplotlib.patches import Patch
 
     names = {number: class_name(runs, number) for number in classes}
@@ -135,14 +136,16 @@ def _grid(
     first = [next(one for one in row if one is not None) for row in rows]
     tallest = max(_height(one) for one in first)
     size = (style.inches - 0.35) / columns
-    figure = new_figure(style, len(rows) * min(size * tallest, 3.0) + 0.75, "compressed")
+    height = min(size * tallest, 3.0)
+    letters = max(8, int(height / _LETTER))
+    figure = new_figure(style, len(rows) * height + 0.75, "compressed")
     grid = figure.subplots(len(rows), columns, squeeze=False)
     maps = [array for row in rows for one in row if one for array in (one.label, one.prediction) if array is not None]
     classes = sorted({label for array in maps for label in np.unique(array).tolist()} - {0})
     colours = {label: style.class_colour(label) for label in classes}
     for panels, row, one, name in zip(grid, rows, first, names, strict=True):
         _show(panels[0], one, None, colours)
-        panels[0].set_ylabel("\n".join(name))
+        panels[0].set_ylabel("\n".join(line for part in name if part for line in lines(part, letters)))
         _show_map(panels[1], style, one, one.label, colours, "no ground truth")
         for axes, other in zip(panels[2:], row, strict=True):
             prediction = None if other is None else other.prediction

@@ -52,6 +52,7 @@ def _table(evaluation: str, metric: str, there: dict[int, list[Score]]) -> dict[
     return {
         "evaluation": evaluation,
         "metric": metric,
+        "unit": next((one.unit for scores in there.values() for one in scores if one.metric == metric), ""),
         "higher_is_better": metric in HIGHER_IS_BETTER,
         "split": first.split,
         "convention": first.convention,

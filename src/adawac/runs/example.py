@@ -169,6 +169,7 @@ def _scores(volumes: list[_Volume]) -> Iterator[Score]:
                     class_name=CLASS_NAMES[label],
                     metric=metric,
                     value=float(value),
+                    unit="mm" if metric == "hd95" else "",
                 )
 
 

@@ -27,10 +27,12 @@ const keyOf = (run, dash = 0) => svg("svg", { class: "key", viewBox: "0 0 26 11"
 
 // series: [{ run, dash, text, epochs, values, thin }]; low and high fix the range where that has a meaning.
 function lineChart(title, series, { low, high, half = false, now = null, width = 360, height = 190 } = {}) {
-  const [left, right, top, bottom] = [40, 10, 8, 24];
+  const [right, top, bottom] = [10, 8, 24];
   const numbers = series.flatMap((one) => one.values).filter((value) => value !== null && Number.isFinite(value));
   const bottomValue = low ?? Math.min(0, ...numbers);
   const topValue = Math.max(high ?? -Infinity, numbers.reduce((a, b) => Math.max(a, b), -Infinity), bottomValue + 1e-9);
+  const levels = ticksOf(bottomValue, topValue, 4);
+  const left = Math.max(40, 12 + 6.5 * Math.max(...levels.map((tick) => number(tick).length))); // the longest must fit
   const all = series.flatMap((one) => one.epochs);
   const first = all.reduce((a, b) => Math.min(a, b), Infinity);
   const last = all.reduce((a, b) => Math.max(a, b), -Infinity);
@@ -38,7 +40,7 @@ function lineChart(title, series, { low, high, half = false, now = null, width =
   const y = (value) => height - bottom - ((value - bottomValue) / (topValue - bottomValue)) * (height - top - bottom);
   const words = series.map((one) => describe(one)).join("; ");
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}. ${words}` });
-  for (const tick of ticksOf(bottomValue, topValue, 4)) {
+  for (const tick of levels) {
     chart.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }),
       svg("text", { x: left - 5, y: y(tick) + 3.5, "text-anchor": "end" }, number(tick)));
   }

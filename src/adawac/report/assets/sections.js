@@ -55,7 +55,8 @@ function startScores() {
 }
 
 function scoreTable(one) {
-  const title = `${METRICS[one.metric] ?? one.metric}${SHARES.includes(one.metric) ? ", %" : ""}`;
+  const unit = SHARES.includes(one.metric) ? "%" : one.unit;
+  const title = `${METRICS[one.metric] ?? one.metric}${unit ? `, ${unit}` : ""}`;
   const scale = SHARES.includes(one.metric) ? 100 : 1;
   const patients = one.rows[0].cells.find(Boolean)?.patients ?? 0;
   const fixed = (value) => (value === null ? "–" : (scale * value).toFixed(2).replace("-", "−"));
