@@ -5,6 +5,7 @@ back adds and casts again; dropout keeps a mask of every element. Here each elem
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -12,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from adawac.gpu import DTYPES, plain
-from adawac.models.fused.normalise import works
+from adawac.gpu import plain, succeeds
 
 __all__ = ["add_and_normalise", "can_gelu", "can_normalise", "gelu_and_drop"]
 
@@ -45,7 +45,23 @@ def can_normalise(x: Tensor, norm: nn.Module) -> bool:
 
 def can_gelu(x: Tensor) -> bool:
     """Tell whether the kernels can take these tokens."""
-    return plain(x) and x.dtype in DTYPES and x.is_contiguous() and x.numel() > 0 and works(x.device)
+    return plain(x) and x.is_contiguous() and x.numel() > 0 and works(x.device)
+
+
+@lru_cache
+def works(device: torch.device) -> bool:
+    """Tell whether the kernels run there. Asked once a device."""
+
+    def trial() -> None:
+        x = torch.linspace(-2, 3, 24, device=device).reshape(3, 8).requires_grad_()
+        norm = nn.LayerNorm(8, device=device)
+        total, y = add_and_normalise(x, x, norm)
+        found = gelu_and_drop(y, 0.0) + total
+        expected = nn.functional.gelu(norm(2 * x)) + 2 * x
+        given, wanted = (torch.autograd.grad(one.square().sum(), (x, norm.weight)) for one in (found, expected))
+        torch.testing.assert_close((found, *given), (expected, *wanted), rtol=1e-3, atol=1e-3)
+
+    return succeeds("Transformers", device, trial)
 
 
 def gelu_and_drop(x: Tensor, rate: float) -> Tensor:
