@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from places import REPOSITORY
 # Shape annotations are checked here and nowhere else; the hook must come before adawac's modules are imported.
 # (Not in adawac.objective, which gives its own messages for options of a wrong type.)
 install_import_hook(["adawac.losses", "adawac.algorithm", "adawac.methods"], "beartype.beartype")
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and so would every process that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Torch's inductor warms up slowly, and the first example of a property pays for it.
 settings.register_profile(
