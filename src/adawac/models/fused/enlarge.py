@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from adawac.models.fused.normalise import TILE, WARPS, fits
 
-__all__ = ["can_enlarge", "enlarge"]
+__all__ = ["can_enlarge", "enlarge", "tile_of"]
 
 
 def enlarge(x: Tensor, skip: Tensor | None = None, *, bilinear: bool = False) -> Tensor:
@@ -58,7 +58,7 @@ class _Enlarge(torch.autograd.Function):
             memory_format=torch.channels_last,
         )
         pixels = images * 4 * height * width
-        tile = _tile(max(channels, skipped))
+        tile = tile_of(max(channels, skipped))
         blocks = ceil(channels / tile["BLOCK_C"]) + ceil(skipped / tile["BLOCK_C"])
         with torch.cuda.device_of(x):
             enlarge_kernels.join[(ceil(pixels / tile["BLOCK_R"]), blocks)](
@@ -86,7 +86,7 @@ class _Enlarge(torch.autograd.Function):
         dy = dy.contiguous(memory_format=torch.channels_last)
         dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
         pixels = images * height * width
-        tile = _tile(channels)
+        tile = tile_of(channels)
         with torch.cuda.device_of(dy):
             enlarge_kernels.enlarged_gradient[(ceil(pixels / tile["BLOCK_R"]), ceil(channels / tile["BLOCK_C"]))](
                 dy,
@@ -105,6 +105,7 @@ class _Enlarge(torch.autograd.Function):
         return dx, dy[:, channels:] if ctx.joined else None, None
 
 
-def _tile(channels: int) -> dict[str, int]:
+def tile_of(channels: int) -> dict[str, int]:
+    """Return how many pixels and channels of a map a program handles at a time."""
     columns = min(64, 1 << (channels - 1).bit_length())
     return {"BLOCK_R": TILE // columns, "BLOCK_C": columns}

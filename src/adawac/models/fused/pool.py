@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from adawac.models.fused.normalise import TILE, WARPS, fits
+from adawac.models.fused.enlarge import tile_of
+from adawac.models.fused.normalise import WARPS, fits
 
 __all__ = ["MaxPool2d"]
 
@@ -81,17 +82,15 @@ def _launch(
     """Run a kernel with programs for all pixels of the map that it writes."""
     channels = written.shape[1]
     pixels = written.numel() // channels
-    columns = min(64, 1 << (channels - 1).bit_length())
-    rows = TILE // columns
+    tile = tile_of(channels)
     with torch.cuda.device_of(written):
-        kernel[(ceil(pixels / rows), ceil(channels / columns))](
+        kernel[(ceil(pixels / tile["BLOCK_R"]), ceil(channels / tile["BLOCK_C"]))](
             *maps,
             pixels,
             *shape[2:],
             *out[2:],
             channels,
             PADDING=padding,
-            BLOCK_R=rows,
-            BLOCK_C=columns,
+            **tile,
             num_warps=WARPS,
         )
