@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from capturing import captured
 from torch import Tensor, nn
 
 from adawac.losses import _pixel_sums_by_torch, pixel_sums
@@ -47,20 +48,12 @@ def milliseconds(function: Callable[..., Tensor], *inputs: Tensor, rounds: int =
     def work() -> None:
         torch.autograd.grad(function(*inputs), inputs, gradient)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+    replay = captured(work)
     times = []
     for _ in range(rounds):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        graph.replay()
+        replay()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from capturing import captured
 from torch import nn
 
 from adawac.models import build, to_transunet
@@ -181,19 +182,6 @@ class Bench:
             times.append(1000 * (time.perf_counter() - start))
         return statistics.median(times[3:])
 
-    def captured(self, function):
-        """A CUDA graph of a function; what replays it."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                function()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            function()
-        return graph.replay
-
     def step(self, network, images, gradient):
         """Forward and backward under bf16 autocast."""
 
@@ -321,7 +309,7 @@ def measure(bench, network, images, gradient, arithmetic, rate):
         found["peak_GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     found["profile"] = largest_kernels(bench, step)
     if bench.cuda:
-        found["captured_ms"] = round(bench.milliseconds(bench.captured(step)), 2)
+        found["captured_ms"] = round(bench.milliseconds(captured(step)), 2)
     best = min(value for name, value in found.items() if name in ("eager_ms", "captured_ms"))
     found["TFLOP/s"] = round(arithmetic / best / 1e9, 2)
     found["share_of_matrix_rate"] = round(found["TFLOP/s"] / rate, 3)

@@ -111,11 +111,11 @@ class Encoder(nn.Module):
         dropout: float,
     ):
         super().__init__()
-        self.in_channels, self.image_size, self.faithful = in_channels, image_size, False
+        self.in_channels, self.image_size = in_channels, image_size
         self.grid = (image_size[0] // PATCH, image_size[1] // PATCH)
         colours = 3 if in_channels == 1 else in_channels
         self.cnn: Any = None if layers is None else _resnet(colours, layers, width)
-        self.pool = nn.MaxPool2d(3, 2)
+        self.pool = nn.MaxPool2d(3, 2, ceil_mode=True)
         maps: list[int] = [] if self.cnn is None else [info["num_chs"] for info in self.cnn.feature_info]
         self.channels = [*maps[:-1], embed_dim]  # the CNN's last map becomes tokens
         patch = 1 if self.cnn is not None else PATCH
@@ -128,6 +128,15 @@ class Encoder(nn.Module):
         _norms_keep_autocast_precision(self)
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)  # in float32 under autocast: the consistency term reads it
         self._initialise()
+
+    @property
+    def faithful(self) -> bool:
+        """Whether the CNN pools as the original does, which leaves the last row and column out."""
+        return not self.pool.ceil_mode
+
+    @faithful.setter
+    def faithful(self, faithful: bool) -> None:
+        self.pool.ceil_mode = not faithful
 
     def _initialise(self) -> None:
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
@@ -156,7 +165,6 @@ class Encoder(nn.Module):
     def _convolve(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the CNN's last map and those before it."""
         skips = [self.cnn.stem.norm(self.cnn.stem.conv(x))]
-        self.pool.ceil_mode = not self.faithful
         x = self.pool(skips[0])
         for stage in self.cnn.stages:
             x = stage(x)
