@@ -9,7 +9,8 @@
 
 The list is benchmarks/acdc_runs.yaml, in order of priority. A run is left out if its result stands in acdc.json or its
 folder is complete, and if it would not end in time; an interrupted one is resumed. All runs share one process, so that
-imports and CUDA start once. Checkpoints of finished runs are removed unless --keep-checkpoints.
+imports and CUDA start once. Checkpoints of finished runs are removed unless --keep-checkpoints. Several such processes
+may work on one list at a time, each with --shared: their rates then say nothing about how fast a run alone is.
 """
 
 import time
@@ -22,6 +23,8 @@ import json  # noqa: E402
 import logging  # noqa: E402
 import shutil  # noqa: E402
 import sys  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
+from contextlib import suppress  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from acdc_entries import CONVENTIONS, TIMING, describe, is_complete, read_timing  # noqa: E402
@@ -32,16 +35,21 @@ import adawac  # noqa: E402
 from adawac.config import TrainConfig  # noqa: E402
 from adawac.data.splits import resolve_split  # noqa: E402
 from adawac.data.store import Store  # noqa: E402
-from adawac.errors import MissingFileError, RunError  # noqa: E402
+from adawac.errors import BusyError, MissingFileError, RunError  # noqa: E402
+from adawac.locks import FolderLock  # noqa: E402
 from adawac.runs import Run  # noqa: E402
 
 SPARE = 20  # seconds that are never planned with
+CLAIMS = ".claims"
 
 log = logging.getLogger("acdc")
 
 
 class Clock:
     """Notes how long each epoch takes, with all that belongs to it, in the run's folder."""
+
+    def __init__(self, shared: bool):
+        self.shared = shared
 
     def start(self, config, run, steps):
         self.path, self.last = run.folder / TIMING, time.monotonic()
@@ -52,6 +60,7 @@ class Clock:
     def epoch(self, epoch, metrics):
         now = time.monotonic()
         line = {"epoch": epoch, "seconds": now - self.last, "slices_per_second": metrics["slices_per_second"]}
+        line |= {"shared": True} if self.shared else {}
         self.last = now
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -89,10 +98,10 @@ def _kind(config: TrainConfig) -> tuple[str, int, str]:
     return config.model.name, num_views(config), config.forward
 
 
-def train(store: Path, runs: Path, chosen: list[Planned], budget: Budget, keep: bool) -> bool:
+def train(store: Path, runs: Path, chosen: list[Planned], budget: Budget, keep: bool, shared: bool) -> bool:
     """Go through the chosen runs; return whether none of them failed."""
     data, well = Store(store), True
-    for planned in chosen:
+    for planned in _unclaimed(runs, chosen) if shared else chosen:
         folder, config = runs / planned.name, planned.config(store.absolute())
         if is_complete(folder, planned.part):
             _tidy(folder, keep)
@@ -103,7 +112,7 @@ def train(store: Path, runs: Path, chosen: list[Planned], budget: Budget, keep: 
             continue
         started = time.monotonic()
         try:
-            run = _fit(config, folder)
+            run = _fit(config, folder, Clock(shared))
             scored = _evaluate(run, planned)
         except Exception as error:  # the next one may work
             log.exception("%s failed", planned.name)
@@ -116,6 +125,17 @@ def train(store: Path, runs: Path, chosen: list[Planned], budget: Budget, keep: 
             budget.learn(config, slices, rate, time.monotonic() - started)
         print(f"{planned.name}: {seconds:.0f} s, {rate:.0f} slices/s, {scored}, {budget.left:.0f} s left", flush=True)
     return well
+
+
+def _unclaimed(runs: Path, chosen: list[Planned]) -> Iterator[Planned]:
+    """Go through those of the chosen runs that no other process works on, and keep others from each meanwhile."""
+    for planned in chosen:
+        folder = runs / CLAIMS / planned.name
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(BusyError):
+            lock = FolderLock(folder)
+            yield planned
+            lock.release()
 
 
 def _slices_to_go(store: Store, config: TrainConfig, folder: Path) -> int:
@@ -136,11 +156,11 @@ def _there(folder: Path) -> Run | None:
         return None
 
 
-def _fit(config: TrainConfig, folder: Path) -> Run:
+def _fit(config: TrainConfig, folder: Path, clock: Clock) -> Run:
     """Train, go on with what was interrupted, or take what is finished."""
     there = _there(folder)
     if there is None or there.status != "finished":
-        return adawac.fit(config, folder, resume=there is not None, watch=Clock())
+        return adawac.fit(config, folder, resume=there is not None, watch=clock)
     if not there.checkpoints:
         raise RunError(f"Expected a checkpoint to evaluate in {folder}, but it is gone. Remove the folder.")
     return there
@@ -215,6 +235,7 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
     training.add_argument("--seconds", type=float, required=True, help="how long all of it may take")
     training.add_argument("--only", nargs="*", help="groups or names, with * for anything")
     training.add_argument("--keep-checkpoints", action="store_true")
+    training.add_argument("--shared", action="store_true", help="other processes use the device at the same time")
     collecting = commands.add_parser("collect")
     collecting.add_argument("runs", type=Path)
     collecting.add_argument("--store", type=Path, help="to see whether the weights follow the images' brightness")
@@ -231,7 +252,8 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
         return 0
     standing = {entry["name"] for entry in read_results(args.results)}
     chosen = [planned for planned in listing.chosen(args.only) if planned.name not in standing]
-    well = train(args.store, args.runs, chosen, Budget(listing, started + args.seconds), args.keep_checkpoints)
+    budget = Budget(listing, started + args.seconds)
+    well = train(args.store, args.runs, chosen, budget, args.keep_checkpoints, args.shared)
     return 0 if well else 1
 
 

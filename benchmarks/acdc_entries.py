@@ -40,10 +40,14 @@ def read_timing(folder: Path) -> tuple[float, float]:
 
     An epoch that was done again after an interruption counts once.
     """
-    lines = [json.loads(line) for line in (folder / TIMING).read_text().splitlines()]
+    lines = _timing(folder)
     epochs = sorted({line["epoch"]: line for line in lines}.values(), key=lambda line: line["epoch"])
     rates = [line["slices_per_second"] for line in epochs]
     return sum(line["seconds"] for line in epochs), statistics.median(rates[2:] or rates)
+
+
+def _timing(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / TIMING).read_text().splitlines()]
 
 
 def describe(run: Run, planned: Planned, brightness: Mapping[str, float] | None = None) -> dict[str, Any]:
@@ -73,6 +77,7 @@ def describe(run: Run, planned: Planned, brightness: Mapping[str, float] | None 
         "commit": made["commit"],
         "train_seconds": round(seconds, 1),
         "slices_per_second": round(rate, 1),
+        "shared": any(line.get("shared", False) for line in _timing(run.folder)),
         "scores": {one: _scores(run, planned.part, one) for one in CONVENTIONS},
         "patients": _patients(run, planned.part),
         "separation": _separation(run, brightness),

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,44 +27,43 @@ RESULTS = ROOT / "benchmarks" / "results"
 NAME = "gpu-check.json"
 # What a step consists of, from the views to the optimiser.
 STEP = [
-    *(f"train/{one}.py" for one in ("step", "capture", "casting", "forward", "record", "optim")),
+    *(f"train/{one}.py" for one in ("step", "capture", "casting", "forward", "record", "rehearsal", "optim")),
     *(f"{one}.py" for one in ("algorithm", "losses", "objective", "pixel_sums", "pixel_kernels", "methods")),
     "models/fused",
     "models/transunet.py",
     *(f"data/{one}.py" for one in ("views", "resample", "warp_kernels", "randomness")),
 ]
-MODELS = ("unet", "transunet")
-TRAINING = {"ladder": 260, "kernels": 25, "cost": 90, "batch": 100, "size": 80}
 
 
 def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[str]]]:
     """Return the seconds that each part takes on an H200, and its command."""
     script = lambda name, *rest: [sys.executable, str(ROOT / "benchmarks" / name), *map(str, rest)]  # noqa: E731
-    training = {
-        f"training-{part}-{model}": (
-            seconds * (2 if model == "transunet" else 1),
-            script("training.py", store, part, "--model", model, "--out", out),
-        )
-        for part, seconds in TRAINING.items()
-        for model in MODELS
-    }
+    training = lambda model, *measured: script("training.py", store, *measured, "--model", model, "--out", out)  # noqa: E731
+    together = ["-n", "6"] if find_spec("xdist") else []  # most of their time is Triton's compiling
+    tests = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "gpu",
+        "-p",
+        "no:cacheprovider",
+        *together,
+        str(ROOT / "tests"),
+    ]
+    network = [scratch / "unet", "--store", store, "--epochs", 30]
     return {
-        "tests": (
-            220,
-            [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(ROOT / "tests")],
-        ),
-        **dict(sorted(training.items(), key=lambda item: item[1][0])),
-        "training-rows-unet": (20, script("training.py", store, "rows", "--out", out)),
+        "tests": (150, tests),
+        "training-unet": (240, training("unet", "kernels", "ladder", "cost", "batch", "size", "rows")),
+        "training-transunet": (400, training("transunet", "kernels", "ladder", "cost", "batch")),
         "criterion": (25, script("criterion.py", "--device", "cuda", "--out", out)),
         "pixels": (40, script("pixels.py", "--out", out / "pixels-cuda.json")),
         "norms": (60, script("norms.py", "--out", out / "norms-cuda.json")),
         "transunet": (60, script("transunet.py", "--out", out / "transunet-cuda.json")),
-        "evaluation": (
-            120,
-            script(
-                "evaluation.py", scratch / "unet", "--store", store, "--epochs", 30, "--out", out / "evaluation.json"
-            ),
-        ),
+        "evaluation": (80, script("evaluation.py", *network, "--out", out / "evaluation.json")),
+        "compiled-unet": (90, training("unet", "compiled")),
+        "compiled-transunet": (360, training("transunet", "compiled")),
     }
 
 

@@ -86,6 +86,12 @@ def convolving() -> dict[str, list[float]]:
             call = lambda x, w, module=module: torch.func.functional_call(module, {"weight": w}, (x,))  # noqa: E731
             times.append(milliseconds(call, maps(inputs, 224), module.weight.detach().clone()))
         found[f"convolve {inputs} → {outputs} channels at 224²"] = times
+    image, times = torch.randn(IMAGES, 1, 224, 224, device="cuda", dtype=torch.bfloat16), []
+    for kind in (nn.Conv2d, Conv2d):
+        module = kind(1, 64, 7, 2, 3, bias=False).cuda().bfloat16().to(memory_format=LAST)
+        call = lambda w, module=module: torch.func.functional_call(module, {"weight": w}, (image,))  # noqa: E731
+        times.append(milliseconds(call, module.weight.detach().clone()))
+    found["convolve 1 → 64 channels, 7×7, from 224² to 112²"] = times
     return found
 
 

@@ -123,11 +123,11 @@ def _overlap(block: Block, rows: Rows) -> str:
         [
             f"{block.labels[row]} ({len(entries)})",
             *(_spread([100 * one["scores"]["adawac"]["dice"][name] for one in entries]) for name in classes),
-            _spread([one["train_seconds"] for one in entries], 0),
+            _spread([one["samples"] * one["epochs"] * one["views"] / 1000 for one in entries], 0),
         ]
         for row, entries in rows.items()
     ]
-    return table(["DSC, % (seeds)", *_named(classes), "training, s"], body)
+    return table(["DSC, % (seeds)", *_named(classes), "thousand images trained on"], body)
 
 
 def _distance(block: Block, rows: Rows) -> str:

@@ -1,15 +1,17 @@
 """Training through `adawac.fit` itself, everything included: slices/s, memory, what a step consists of.
 
-    python benchmarks/training.py STORE ladder --model unet        # from eager fp32 to our own kernels, and compiled
+    python benchmarks/training.py STORE ladder --model unet        # from eager fp32 to our own kernels
+    python benchmarks/training.py STORE compiled --model unet      # and by torch.compile instead
     python benchmarks/training.py STORE cost --model unet          # AdaWAC's forwards against the single-view baseline
     python benchmarks/training.py STORE batch --model unet         # slices/s against the batch
     python benchmarks/training.py STORE size --model unet          # against the size of the input
     python benchmarks/training.py STORE rows                       # step time against the number of rows of beta
     python benchmarks/training.py STORE kernels --model unet       # the largest kernels, and how long the GPU idles
 
-AdaWAC, preset `official` (both views supervised), batch 24, 224×224, unless a part says otherwise. The rate is the
-median over the epochs after the second. Writes benchmarks/results/training-PART-MODEL.json; the page is made by
-benchmarks/render.py.
+Several parts may be given. AdaWAC, preset `official` (both views supervised), batch 24, 224×224, unless a part says
+otherwise. The rate is the median over the epochs after the second, in which kernels are chosen, compiled and captured;
+where a step is not captured, it is that of the second. Writes benchmarks/results/training-PART-MODEL.json; the page is
+made by benchmarks/render.py.
 """
 
 import argparse
@@ -49,8 +51,8 @@ LADDER = {
     "bf16": {"hardware.capture": "never"},
     "captured": {"hardware.fused": False},
     "own kernels": {},
-    "compiled": {"hardware.compile": True},
 }
+COMPILED = {"compiled": {"hardware.compile": True}}
 COST = {
     "baseline": {"method.name": "baseline"},
     "joint": {},
@@ -83,6 +85,8 @@ class Clock:
 
 def measure(store: Path, model: str, changes: dict, epochs: int) -> dict:
     """Train for some epochs; return the rate and what else there is to know."""
+    skipped = 1 if changes.get("hardware.capture") == "never" else 2
+    epochs = 2 if skipped == 1 else epochs
     config = override(
         TrainConfig(),
         {"data.store": store, "model.name": model, "epochs": epochs, "checkpoint_every": epochs, **BASE, **changes},
@@ -94,7 +98,7 @@ def measure(store: Path, model: str, changes: dict, epochs: int) -> dict:
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         fit(config, Path(folder) / "run", watch=clock)
-    rate = statistics.median(clock.rates[2:])
+    rate = statistics.median(clock.rates[skipped:])
     views = 1 if changes.get("method.name") == "baseline" else 2
     return {
         "slices_per_second": rate,
@@ -174,15 +178,13 @@ def limits() -> dict:
     return {"matrix_tflops": 2 * 8192**3 / seconds[0] / 1e12, "copy_gb_per_second": 2 * (1 << 30) / seconds[1] / 1e9}
 
 
-def parts(args) -> dict[str, dict]:
-    """Return the settings of each measurement of a part."""
-    sizes = [one for one in (8, 16, 24, 48, 96, 192, 384) if one <= args.largest]
-    return {
-        "ladder": LADDER,
-        "cost": COST,
-        "batch": {str(one): {"data.batch_size": one} for one in sizes},
-        "size": {str(one): {"data.image_size": (one, one)} for one in (224, 320, 384, 512)},
-    }[args.part]
+PARTS = {
+    "ladder": LADDER,
+    "compiled": COMPILED,
+    "cost": COST,
+    "batch": {str(one): {"data.batch_size": one} for one in (8, 16, 24, 48, 96, 192, 384)},
+    "size": {str(one): {"data.image_size": (one, one)} for one in (224, 320, 384, 512)},
+}
 
 
 def rows(counts=(10**3, 10**4, 10**5, 10**6)) -> dict:
@@ -221,14 +223,36 @@ def rows(counts=(10**3, 10**4, 10**5, 10**6)) -> dict:
     return found
 
 
+def measure_part(part: str, args, extra: dict, result: dict) -> None:
+    """Measure one part, and write what is known of it after each measurement."""
+    target = args.out / f"training-{part}-{args.model}.json"
+    found: dict[str, dict] = {}
+    if part == "ladder":
+        result = {**result, "bytes": traffic(args.model, 2 * TrainConfig().data.batch_size)}
+    if part == "rows":
+        found = rows()
+    elif part == "kernels":
+        found = {"captured": kernels(args.store, args.model, extra)}
+        print(json.dumps(found, indent=1), flush=True)
+    for name, changes in PARTS.get(part, {}).items():
+        if args.only and name not in args.only:
+            continue
+        try:
+            found[name] = measure(args.store, args.model, {**changes, **extra}, args.epochs)
+        except Exception as error:
+            found[name] = {"error": str(error)[:300]}
+        print(part, args.model, name, json.dumps(found[name]), flush=True)
+        target.write_text(json.dumps({**result, "measured": found}, indent=2) + "\n")
+    target.write_text(json.dumps({**result, "measured": found}, indent=2) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
-    parser.add_argument("part", choices=["ladder", "cost", "batch", "size", "rows", "kernels"])
+    parser.add_argument("parts", nargs="+", choices=[*PARTS, "rows", "kernels"])
     parser.add_argument("--model", default="unet")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--largest", type=int, default=384)
-    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--only", nargs="*", help="of the parts' measurements these alone")
     parser.add_argument("--set", nargs="*", default=[], help="further settings for all measurements: path=value")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -237,27 +261,9 @@ def main():
     extra = assignments(tuple(args.set))
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "model": args.model}
     result |= {"released": RELEASED.get(args.model), "gflop": GFLOP.get(args.model), "limits": limits()}
-    if args.part == "ladder":
-        result["bytes"] = traffic(args.model, 2 * TrainConfig().data.batch_size)
     args.out.mkdir(parents=True, exist_ok=True)
-    target = args.out / f"training-{args.part}-{args.model}.json"
-    found: dict[str, dict] = {}
-    if args.part == "rows":
-        found = rows()
-    elif args.part == "kernels":
-        found = {"captured": kernels(args.store, args.model, extra)}
-        print(json.dumps(found, indent=1), flush=True)
-    else:
-        for name, changes in parts(args).items():
-            if args.only and name not in args.only:
-                continue
-            try:
-                found[name] = measure(args.store, args.model, {**changes, **extra}, args.epochs)
-            except Exception as error:
-                found[name] = {"error": str(error)[:300]}
-            print(name, json.dumps(found[name]), flush=True)
-            target.write_text(json.dumps({**result, "measured": found}, indent=2) + "\n")
-    target.write_text(json.dumps({**result, "measured": found}, indent=2) + "\n")
+    for part in args.parts:
+        measure_part(part, args, extra, result)
 
 
 if __name__ == "__main__":

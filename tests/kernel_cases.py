@@ -62,7 +62,7 @@ def convolve(device, ours, images, inputs, outputs, height, width, bias, dtype=H
         parameter.data = draw(*parameter.shape, seed=seed + 5, device=device).to(dtype).float() / 4
     x = draw(images, inputs, height, width, dtype=dtype, device=device).to(memory_format=LAST).requires_grad_()
     if ours:
-        conv.PIXELS = 1
+        conv.PIXELS, conv.INPUTS, conv.OUTPUTS = 1, 128, 64  # all that the kernels can
         assert module.fits(x)
         y = module(x)
     else:
@@ -70,6 +70,28 @@ def convolve(device, ours, images, inputs, outputs, height, width, bias, dtype=H
         y = F.conv2d(x.double(), module.weight.double(), b, padding=1)
     gradient = draw(*y.shape, seed=1, dtype=dtype, device=device)
     return [y, *torch.autograd.grad(y, [x, *module.parameters()], gradient.to(y.dtype))]
+
+
+def stem(device, ours, images, outputs, height, width, bias, kernel=7, stride=2, padding=3, dtype=HALF):
+    from adawac.models.fused import conv
+    from adawac.models.fused import stem as kernels
+
+    module = conv.Conv2d(1, outputs, kernel, stride, padding, bias=bias).to(device)
+    for seed, parameter in enumerate(module.parameters()):
+        parameter.data = draw(*parameter.shape, seed=seed + 5, device=device).to(HALF).float() / 4
+    x = draw(images, 1, height, width, device=device).to(HALF).to(dtype)
+    with torch.autocast(device, HALF, enabled=ours and dtype != HALF):
+        if ours:
+            kernels.PIXELS = 1
+            assert kernels.can_convolve_gray(x, module)
+            y = module(x)
+            assert y.dtype == HALF
+            assert y.is_contiguous(memory_format=LAST)
+        else:
+            b = module.bias.double() if bias else None
+            y = F.conv2d(x.double(), module.weight.double(), b, stride, padding)
+    gradient = draw(*y.shape, seed=1, dtype=HALF, device=device)
+    return [y, *torch.autograd.grad(y, [*module.parameters()], gradient.to(y.dtype))]
 
 
 def sums(device, ours, images, classes, pixels, last, squared, ignore, dtype=torch.float32):
@@ -110,6 +132,11 @@ def warp(device, ours, channels, sizes, size, kind):
     return [one.double() for one in resample._warp(images, labels, maps.double(), size, "bilinear")]
 
 
+def biased(value, bias):
+    """Return a value that a bias was added to before, as the autograd of torch needs it."""
+    return value.double() + bias.double() - bias.double().detach()
+
+
 def normalise(device, ours, images, tokens, channels, added, passed, dtype=torch.float32):
     from adawac.models.fused import tokens as module
 
@@ -118,27 +145,118 @@ def normalise(device, ours, images, tokens, channels, added, passed, dtype=torch
         parameter.data = draw(channels, seed=seed + 5, device=device)
     x = draw(images, tokens, channels, device=device).add(3).requires_grad_()
     branch = draw(images, tokens, channels, seed=1, dtype=dtype, device=device).requires_grad_() if added else None
+    bias = draw(channels, seed=9, dtype=dtype, device=device).requires_grad_()
     if ours:
         assert module.can_normalise(x, norm)
-        total, y = module.add_and_normalise(x, branch, norm)
+        total, y = module.add_and_normalise(x, module.Branch(branch, bias) if added else None, norm)
     else:
-        total = x.double() if branch is None else x.double() + branch.double()
+        total = x.double() + biased(branch, bias) if added else x.double()
         y = F.layer_norm(total, (channels,), norm.weight.double(), norm.bias.double(), norm.eps)
     gradients = [draw(*y.shape, seed=seed, device=device).to(y.dtype) for seed in (2, 3)]
     outputs = [(total, gradients[0]), (y, gradients[1])] if passed else [(y, gradients[1])]
-    wanted = [x, *([branch] if added else []), *norm.parameters()]
+    wanted = [x, *([branch, bias] if added else []), *norm.parameters()]
     return [total, y, *torch.autograd.grad([one for one, _ in outputs], wanted, [one for _, one in outputs])]
 
 
-def gelu(device, ours, elements, dtype=torch.float32):
-    x = (draw(elements, dtype=dtype, device=device) * 3).requires_grad_()
+def layer_norm(device, ours, tokens, channels, dtype):
+    from adawac.models.fused import fuse, transformer
+
+    torch.manual_seed(0)
+    norm = torch.nn.LayerNorm(channels).to(device)
+    x = draw(2, tokens, channels, dtype=dtype, device=device).add(1).requires_grad_()
+    if ours:
+        fuse(norm)
+        assert type(norm) is transformer.LayerNorm
+        with torch.autocast(torch.device(device).type, HALF):
+            y = norm(x)
+        assert y.dtype == torch.float32
+    else:
+        y = F.layer_norm(x.double(), (channels,), *(one.double() for one in norm.parameters()))
+    gradient = draw(*y.shape, seed=2, device=device).to(y.dtype)
+    return [y, *torch.autograd.grad(y, [x, *norm.parameters()], gradient)]
+
+
+def addition(device, ours, tokens, channels, dtype=torch.float32):
+    from adawac.models.fused import tokens as module
+
+    x = draw(tokens, channels, device=device).requires_grad_()
+    branch = draw(tokens, channels, seed=2, dtype=dtype, device=device).requires_grad_()
+    bias = draw(channels, seed=3, dtype=dtype, device=device).requires_grad_()
+    y = module.add(x, module.Branch(branch, bias)) if ours else x + biased(branch, bias)
+    return [y, *torch.autograd.grad(y, [x, branch, bias], draw(*y.shape, seed=1, device=device).to(y.dtype))]
+
+
+def gelu(device, ours, tokens, channels, dtype=torch.float32):
+    x = (draw(tokens, channels, dtype=dtype, device=device) * 3).requires_grad_()
+    bias = draw(channels, seed=1, dtype=dtype, device=device).requires_grad_()
     if ours:
         from adawac.models.fused.tokens import gelu_and_drop
 
-        y = gelu_and_drop(x, 0.0)
+        y = gelu_and_drop(x, 0.0, bias=bias)
     else:
-        y = F.gelu(x.double())
-    return [y, *torch.autograd.grad(y, [x], draw(elements, seed=1, dtype=dtype, device=device).to(y.dtype))]
+        y = F.gelu(biased(x, bias))
+    gradient = draw(*y.shape, seed=2, dtype=dtype, device=device)
+    return [y, *torch.autograd.grad(y, [x, bias], gradient.to(y.dtype))]
+
+
+def heads(device, ours, images, tokens, number, width, order, dtype=torch.float32):
+    from adawac.models.fused.heads import split_heads
+
+    x = draw(images, tokens, 3 * number * width, dtype=dtype, device=device).requires_grad_()
+    bias = draw(3 * number * width, seed=1, dtype=dtype, device=device).requires_grad_()
+    if ours:
+        found = split_heads(x, number, bias)
+    else:
+        found = biased(x, bias).unflatten(-1, (3, number, width)).permute(2, 0, 3, 1, 4).unbind()
+    gradients = [draw(*found[0].shape, seed=seed, dtype=dtype, device=device) for seed in (2, 3, 4)]
+    if order == "tokens first":  # as attention leaves them in memory
+        gradients = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in gradients]
+    if order == "mixed":
+        gradients[1] = gradients[1].transpose(2, 3).contiguous().transpose(2, 3)
+    return [*found, *torch.autograd.grad(found, [x, bias], [one.to(found[0].dtype) for one in gradients])]
+
+
+def standardise(device, ours, outputs, inputs, size, dtype=torch.float32):
+    from adawac.models.fused import weights
+
+    weight = draw(outputs, inputs, size, size, device=device).add(5).to(memory_format=LAST).requires_grad_()
+    if ours:
+        assert weights.can_standardise(weight)
+        with torch.autocast(torch.device(device).type, dtype, enabled=dtype != torch.float32):
+            y = weights.standardised(weight, 1e-3)
+        assert y.is_contiguous(memory_format=LAST)
+        assert y.dtype == dtype
+    else:
+        rows = weight.double().reshape(1, outputs, -1)
+        y = F.batch_norm(rows, None, None, training=True, eps=1e-3).reshape_as(weight)  # as timm does it
+    return [y, *torch.autograd.grad(y, [weight], draw(*y.shape, seed=1, dtype=dtype, device=device).to(y.dtype))]
+
+
+def transformer(device, ours, depth, hooked, dtype=torch.float32):
+    from timm.models.vision_transformer import Block
+
+    from adawac.models.fused import fuse, tokens
+    from adawac.models.fused import transformer as module
+
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(*(Block(24, 3, 2.0, qkv_bias=True) for _ in range(depth))).to(device)
+    seen, additions = [], []
+    if hooked:
+        network.get_submodule(hooked).register_forward_hook(lambda module, inputs, output: seen.append(output))
+    x = draw(2, 7, 24, dtype=dtype, device=device).requires_grad_()
+    if ours:
+        fuse(network)
+        network(x)
+        module.add = lambda *given: additions.append(given) or tokens.add(*given)
+        seen.clear()
+    else:
+        network, x = network.double(), x.detach().double().requires_grad_()
+    y = network(x)
+    module.add = tokens.add
+    assert len(additions) == (0 if not ours else depth if hooked == "0" else 1)  # the others are part of a norm
+    assert len(seen) == bool(hooked)
+    gradient = draw(*y.shape, seed=2, device=device).to(y.dtype)
+    return [y, *seen, *torch.autograd.grad(y, [x, *network.parameters()], gradient)]
 
 
 CASES = {
@@ -146,8 +264,24 @@ CASES = {
     "layer norm of what passes by": (normalise, 1, 700, 8, False, True),
     "add and layer norm": (normalise, 2, 5, 70, True, True),
     "add half precision and layer norm": (normalise, 1, 7, 16, True, True, HALF),
-    "gelu": (gelu, 5000),
-    "gelu in half precision": (gelu, 2049, HALF),
+    "layer norm in float32 under autocast": (layer_norm, 5, 300, torch.float32),
+    "add": (addition, 7, 16),
+    "add half precision, many tokens": (addition, 1100, 5, HALF),
+    "gelu": (gelu, 5, 1000),
+    "gelu, many tokens": (gelu, 2300, 300),
+    "gelu in half precision": (gelu, 11, 40, HALF),
+    "heads": (heads, 2, 5, 3, 8, "heads first"),
+    "heads, tokens first": (heads, 3, 11, 2, 150, "tokens first"),
+    "heads, mixed": (heads, 1, 3, 2, 5, "mixed"),
+    "heads in half precision": (heads, 2, 19, 2, 16, "tokens first", HALF),
+    "standardise": (standardise, 5, 6, 3),
+    "standardise one pixel, cast": (standardise, 3, 200, 1, HALF),
+    "standardise long rows": (standardise, 2, 1024, 3),
+    "transformer": (transformer, 2, ""),
+    "transformer with a hook on a block": (transformer, 2, "0"),
+    "transformer with a hook on a linear layer": (transformer, 2, "1.mlp.fc1"),
+    "transformer with a hook on attention": (transformer, 1, "0.attn"),
+    "transformer with a hook on what is added last": (transformer, 2, "1.mlp"),
     "warp": (warp, 1, [(9, 7), (8, 8), (1, 5), (4, 1)], (8, 8), "any"),
     "warp several channels": (warp, 3, [(30, 26), (12, 20)], (33, 21), "any"),
     "warp by quarter turns and flips": (warp, 1, [(8, 8)] * 3, (8, 8), "turns"),
@@ -166,6 +300,14 @@ CASES = {
     "convolve with a bias": (convolve, 2, 16, 4, 9, 11, True),
     "convolve odd numbers of channels": (convolve, 1, 20, 3, 13, 12, True),
     "convolve many pixels": (convolve, 1, 32, 16, 40, 50, False),
+    "convolve several parts of the rows": (convolve, 3, 4, 16, 61, 5, True),
+    "convolve a row, and more channels than one tile has": (convolve, 2, 70, 20, 1, 9, True),
+    "convolve a column": (convolve, 2, 3, 1, 130, 1, False),
+    "stem": (stem, 2, 64, 16, 22, False),
+    "stem, odd sizes": (stem, 3, 20, 33, 47, True),
+    "stem of a float32 image under autocast": (stem, 1, 64, 70, 80, False, 7, 2, 3, torch.float32),
+    "stem of another size": (stem, 2, 5, 9, 12, True, 3, 1, 1),
+    "stem without padding": (stem, 1, 16, 12, 13, False, 5, 3, 0),
     "sums": (sums, 2, 4, 37, False, False, None),
     "sums, channels last": (sums, 3, 9, 300, True, False, None),
     "sums of squares": (sums, 2, 9, 300, False, True, None),
@@ -180,19 +322,34 @@ def computed(name, device="cpu", ours=True):
     return [one.detach().cpu() for one in function(device, ours, *arguments)]
 
 
-def dropout(elements=20000, rate=0.3):
-    from adawac.models.fused.tokens import gelu_and_drop
+def dropouts(tokens=100, channels=200, rate=0.3):
+    """Each function that drops: what it gives, what another step and what the same seed gives, and the gradients."""
+    from adawac.models.fused.tokens import Branch, add, add_and_normalise, gelu_and_drop
 
-    torch.manual_seed(0)
-    x = draw(elements).abs().add(0.1).requires_grad_()
-    y, again = gelu_and_drop(x, rate), gelu_and_drop(x, rate)
-    (gradient,) = torch.autograd.grad(y.sum(), [x])
-    return {"x": x.detach(), "y": y.detach(), "again": again.detach(), "gradient": gradient}
+    zeros, norm = torch.zeros(tokens, channels), torch.nn.LayerNorm(channels)
+    functions = {
+        "gelu": lambda x, bias: gelu_and_drop(x, rate, bias=bias),
+        "add": lambda x, bias: add(zeros, Branch(x, bias, rate)),
+        "add and layer norm": lambda x, bias: add_and_normalise(zeros, Branch(x, bias, rate), norm)[0],
+    }
+    return {name: dropout(function, draw(tokens, channels).abs() + 0.1) for name, function in functions.items()}
+
+
+def dropout(function, x):
+    x, bias = x.requires_grad_(), torch.zeros(x.shape[-1], requires_grad=True)
+    found = []
+    for seed in (0, None, 0):
+        if seed is not None:
+            torch.manual_seed(seed)
+        found.append(function(x, bias))
+    gradients = torch.autograd.grad(found[0].sum(), [x, bias])
+    names = ("x", "y", "again", "same", "gradient", "bias")
+    return dict(zip(names, [x.detach(), *(one.detach() for one in found), *gradients], strict=True))
 
 
 def main():
     torch.set_num_threads(1)
-    torch.save({**{name: computed(name) for name in CASES}, "dropout": dropout()}, Path(sys.argv[1]))
+    torch.save({**{name: computed(name) for name in CASES}, "dropout": dropouts()}, Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,13 @@ from torch import nn
 from adawac import gpu, losses, pixel_sums
 from adawac.models import build
 from adawac.models.fused import fuse, normalise
+from adawac.models.fused.blocks import StdConv2d
 from adawac.models.fused.conv import Conv2d
 from adawac.models.fused.enlarge import can_enlarge
 from adawac.models.fused.pool import MaxPool2d
+from adawac.models.fused.stem import can_convolve_gray, gray
 from adawac.models.fused.tokens import can_gelu, can_normalise
+from adawac.models.fused.weights import can_standardise
 from adawac.train.casting import CastWeights
 from kernel_cases import CASES, computed
 from places import REPOSITORY
@@ -60,31 +63,29 @@ def test_the_kernels_give_torchs_numbers(interpreted, name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", CASES)
 def test_on_a_gpu_the_kernels_give_torchs_numbers(name, monkeypatch):
-    monkeypatch.setattr("adawac.models.fused.conv.PIXELS", 1)
+    for limit in ("conv.PIXELS", "conv.INPUTS", "conv.OUTPUTS", "stem.PIXELS"):  # which the cases change
+        monkeypatch.setattr(f"adawac.models.fused.{limit}", 1)
     first, again = computed(name, "cuda"), computed(name, "cuda")
     assert_near(first, computed(name, "cuda", ours=False))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("name", ["gelu", "gradient"])
-def test_dropout_drops_at_its_rate_and_the_same_on_the_way_back(dropped, name):
-    """What is kept is GELU over the share that is kept, forward and backward; the rest is zero in both."""
+@pytest.mark.parametrize("name", ["gelu", "add", "add and layer norm"])
+def test_dropout_drops_at_its_rate_and_the_same_on_the_way_back(interpreted, name):
+    """What is kept is over the share that is kept, forward and backward; the rest is zero in both."""
+    dropped = interpreted["dropout"][name]
     x, kept, other = dropped["x"], dropped["y"] != 0, dropped["again"] != 0
     assert abs(kept.double().mean() - 0.7) < 0.01
     assert 0.5 < (kept == other).double().mean() < 0.65  # 0.58 where two masks have nothing to do with each other
+    assert torch.equal(dropped["same"], dropped["y"])
     x.requires_grad_()
-    wanted = F.gelu(x) / 0.7
-    if name == "gradient":
-        (wanted,) = torch.autograd.grad(wanted.sum(), [x])
-    found = dropped["y" if name == "gelu" else "gradient"]
-    torch.testing.assert_close(found, torch.where(kept, wanted, 0).detach(), rtol=1e-4, atol=1e-5)
-    neighbours = (kept[1:] == kept[:-1]).double().mean()
-    assert abs(neighbours - 0.58) < 0.015
-
-
-@pytest.fixture(scope="module")
-def dropped(interpreted):
-    return interpreted["dropout"]
+    wanted = (F.gelu(x) if name == "gelu" else x) / 0.7
+    (gradient,) = torch.autograd.grad(wanted.sum(), [x])
+    for found, value in ((dropped["y"], wanted), (dropped["gradient"], gradient)):
+        torch.testing.assert_close(found, torch.where(kept, value, 0).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dropped["bias"], dropped["gradient"].sum(0), rtol=1e-4, atol=1e-3)
+    for neighbours in ((kept[1:], kept[:-1]), (kept[:, 1:], kept[:, :-1])):
+        assert abs(torch.eq(*neighbours).double().mean() - 0.58) < 0.015
 
 
 @pytest.fixture
@@ -93,6 +94,8 @@ def willing(monkeypatch):
     monkeypatch.setattr(gpu, "INTERPRETED", True)
     monkeypatch.setattr(normalise, "works", lambda device: True)
     monkeypatch.setattr("adawac.models.fused.tokens.works", lambda device: True)
+    monkeypatch.setattr("adawac.models.fused.stem.works", lambda device: True)
+    monkeypatch.setattr("adawac.models.fused.weights.works", lambda device: True)
     monkeypatch.setattr(pixel_sums, "_works", lambda device: True)
 
 
@@ -124,6 +127,15 @@ def test_tokens_that_the_kernels_cannot_take_go_to_torch(willing):
     assert not can_gelu(x[:0])
 
 
+def test_weights_that_the_kernel_cannot_take_go_to_torch(willing):
+    weight = torch.randn(4, 8, 3, 3).to(memory_format=LAST)
+    assert can_standardise(weight)
+    assert not can_standardise(weight.contiguous())
+    assert not can_standardise(weight.bfloat16())
+    assert not can_standardise(weight[0])
+    assert not can_standardise(torch.randn(1, 20000, 1, 1))
+
+
 def test_windows_that_the_kernel_does_not_know_go_to_torch(willing):
     x = torch.randn(1, 4, 8, 8).to(memory_format=LAST)
     assert MaxPool2d(3, 2, 1).fits(x)
@@ -148,6 +160,38 @@ def test_convolutions_that_are_not_narrow_go_to_torch(willing, monkeypatch):
         Conv2d(16, 4, 3, padding="same"),
     ):
         assert not other.fits(x)
+
+
+def test_images_that_the_stem_cannot_take_go_to_torch(willing, monkeypatch):
+    monkeypatch.setattr("adawac.models.fused.stem.PIXELS", 64)
+    x = torch.randn(2, 1, 8, 8)
+    half, plain = x.bfloat16(), Conv2d(1, 4, 7, 2, 3)
+    assert can_convolve_gray(half, plain)
+    assert not can_convolve_gray(x, plain)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert can_convolve_gray(x, plain)
+    assert not can_convolve_gray(half.clone().requires_grad_(), plain)
+    assert not can_convolve_gray(half.expand(-1, 3, -1, -1), plain)
+    assert not can_convolve_gray(half.transpose(2, 3), plain)
+    assert not can_convolve_gray(half[..., :7], plain)
+    for other in (
+        Conv2d(1, 4, 9, 2, 3),
+        Conv2d(1, 4, 1),
+        Conv2d(1, 4, (7, 5), 2, 3),
+        Conv2d(1, 4, 7, (2, 1), 3),
+        Conv2d(1, 4, 7, 2, (3, 2)),
+        Conv2d(1, 4, 7, 2, 3, dilation=2),
+        Conv2d(1, 4, 7, padding="same"),
+        Conv2d(1, 4, 7, 2, 3, padding_mode="reflect"),
+        Conv2d(1, 256, 7, 2, 3),
+    ):
+        assert not can_convolve_gray(half, other)
+
+
+def test_a_repeated_channel_is_recognised():
+    x = torch.randn(2, 1, 4, 4)
+    assert torch.equal(gray(x.expand(-1, 3, -1, -1)), x)
+    assert gray(x.repeat(1, 3, 1, 1)).shape == (2, 3, 4, 4)
 
 
 def test_logits_that_the_kernel_cannot_take_go_to_torch(willing):
@@ -184,20 +228,33 @@ def test_decoders_join_and_blocks_keep_their_numbers(willing, monkeypatch, name,
         up = F.interpolate(x, scale_factor=2, **mode)
         return up if skip is None else torch.cat([up, skip], 1)
 
+    def biased(x, bias):
+        return x if bias is None else x + bias - bias.detach()
+
+    def add(x, branch):
+        return x + biased(branch.value, branch.bias)
+
     def add_and_normalise(x, branch, norm):
         asked_norms.append(branch is not None)
-        total = x if branch is None else x + branch
+        total = x if branch is None else add(x, branch)
         return total, norm(total)
 
-    def gelu_and_drop(x, rate):
+    def gelu_and_drop(x, rate, seed, bias):
         asked_norms.append("gelu")
-        return F.gelu(x)
+        return F.gelu(biased(x, bias))
 
-    asked_norms = []
-    monkeypatch.setattr("adawac.models.fused.blocks.add_and_normalise", add_and_normalise)
-    monkeypatch.setattr("adawac.models.fused.blocks.gelu_and_drop", gelu_and_drop)
-    monkeypatch.setattr("adawac.models.fused.blocks.enlarge", enlarge)
-    monkeypatch.setattr("adawac.models.fused.blocks._on_gpu", lambda x: True)
+    def split_heads(x, heads, bias):
+        return biased(x, bias).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+
+    def standardised(weight, eps, dtype):
+        asked_weights.append(weight)
+        return F.layer_norm(weight, weight.shape[1:], eps=eps)
+
+    asked_norms, asked_weights = [], []
+    for function in (enlarge, standardised):
+        monkeypatch.setattr(f"adawac.models.fused.blocks.{function.__name__}", function)
+    for function in (add, add_and_normalise, gelu_and_drop, split_heads):
+        monkeypatch.setattr(f"adawac.models.fused.transformer.{function.__name__}", function)
     for kernel in ("batch_norm.BatchNorm2d", "group_norm.GroupNorm", "pool.MaxPool2d", "conv.Conv2d"):
         monkeypatch.setattr(f"adawac.models.fused.{kernel}.fits", lambda self, x, residual=None: False)
     options = {"dropout": 0.0} if name.startswith("transunet") else {}
@@ -214,7 +271,8 @@ def test_decoders_join_and_blocks_keep_their_numbers(willing, monkeypatch, name,
     assert [skip for skip, _ in asked].count(True) == joins
     assert all(bilinear == name.startswith("transunet") for _, bilinear in asked)
     depth = len(fused.encoder.blocks) if name.startswith("transunet") else 0
-    assert asked_norms == [False, True, "gelu"] * depth
+    assert asked_norms == [False, *([True, "gelu", True] * depth)[:-1]][: 3 * depth]
+    assert len(asked_weights) == sum(isinstance(one, StdConv2d) for one in fused.modules())
 
 
 # -- weights that are cast at once -------------------------------------------------------------------------------------

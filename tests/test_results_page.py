@@ -159,6 +159,19 @@ class TestDriver:
         assert len(Run(folder).evaluations) == 2
         assert Run(folder).epoch == 2
 
+    def test_leaves_alone_what_another_process_works_on(self, acdc, drive, tmp_path):
+        claimed = tmp_path / "runs" / acdc.CLAIMS / "base-seed1"
+        claimed.mkdir(parents=True)
+        lock = acdc.FolderLock(claimed)
+        code, out = drive("train", "--shared", "--only", "base-*", "ada-*")
+        lock.release()
+        assert code == 0
+        assert [line.split(":")[0] for line in out.splitlines()] == ["ada-seed1"]
+        drive("collect")
+        [entry] = json.loads((tmp_path / "acdc.json").read_text())["runs"]
+        assert entry["shared"]
+        assert drive("train", "--shared", "--only", "base-*")[1].startswith("base-seed1")  # it is free now
+
     def test_starts_nothing_without_time(self, drive, tmp_path):
         code, out = drive("train", "--only", "base-*", seconds=25)
         assert code == 0
@@ -256,6 +269,7 @@ def entry(row, seed, dice, distances, *, group="first", patients=None, separatio
         "seed": seed,
         "epochs": 100,
         "samples": 1000,
+        "views": 2 if row == "ada" else 1,
         "label_sparse": 30,
         "device": "A machine",
         "torch": "2.0",
@@ -288,9 +302,9 @@ class TestPage:
         ]
         found = page.blocks(listing, entries, {})
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found["acdc-first"].splitlines()]
-        assert ["DSC, % (seeds)", "all classes", "RV", "LV", "training, s"] in rows
-        assert ["AdaWAC (3)", "82.0 ± 2.0", "72.0 ± 2.0", "92.0 ± 2.0", "90 ± 0"] in rows
-        assert ["baseline (2)", "71.0 ± 1.4", "61.0 ± 1.4", "81.0 ± 1.4", "90 ± 0"] in rows
+        assert ["DSC, % (seeds)", "all classes", "RV", "LV", "thousand images trained on"] in rows
+        assert ["AdaWAC (3)", "82.0 ± 2.0", "72.0 ± 2.0", "92.0 ± 2.0", "200 ± 0"] in rows
+        assert ["baseline (2)", "71.0 ± 1.4", "61.0 ± 1.4", "81.0 ± 1.4", "100 ± 0"] in rows
         start = rows.index(["HD95, voxel", "all classes", "RV", "LV", "missed, by seed"])
         assert [row[:2] for row in rows[start + 2 : start + 5]] == [
             ["baseline, both", "4.0 ± 0.0"],
@@ -308,7 +322,7 @@ class TestPage:
         assert found["acdc-missing"] == "Not run yet: Does it help? (3 of 4 runs); And elsewhere? (2 of 2 runs)."
         assert "1 run and 2 minutes" in found["acdc-total"]
         assert "A machine, torch 2.0, adawac 0.1" in found["acdc-total"]
-        assert "| baseline (1) | 70.0 | 60.0 | 80.0 | 90 |" in found["acdc-first"]
+        assert "| baseline (1) | 70.0 | 60.0 | 80.0 | 100 |" in found["acdc-first"]
         assert found["acdc-separation"] == ""
 
     def test_rows_of_other_blocks_stand_beside(self, page, listing):

@@ -2,16 +2,18 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-__all__ = ["DTYPES", "INTERPRETED", "plain", "succeeds"]
+__all__ = ["DTYPES", "INTERPRETED", "on_trial", "plain", "succeeds"]
 
 log = logging.getLogger(__name__)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then kernels run on CPU tensors, slowly: for tests
+_on_trial = False
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -28,7 +30,7 @@ def plain(x: Tensor) -> bool:
 def succeeds(what: str, device: torch.device, trial: Callable[[], None]) -> bool:
     """Tell whether a trial of kernels goes well there: Triton needs a GPU that it knows, and a C compiler."""
     try:
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False), _trial():
             trial()
     except Exception as error:  # Triton raises whatever its compiler, the driver or the system do
         log.warning(
@@ -40,3 +42,18 @@ def succeeds(what: str, device: torch.device, trial: Callable[[], None]) -> bool
         )
         return False
     return True
+
+
+@contextmanager
+def _trial() -> Iterator[None]:
+    global _on_trial
+    _on_trial = True
+    try:
+        yield
+    finally:
+        _on_trial = False
+
+
+def on_trial() -> bool:
+    """Tell whether kernels are called to see whether they work."""
+    return _on_trial

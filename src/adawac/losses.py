@@ -154,10 +154,11 @@ def consistency(
         entries = (visible.flatten(1).sum(1) * first.shape[1]).clamp_min(1)
     if rho == "cosine":
         return 1 - F.cosine_similarity(first.flatten(1), second.flatten(1), dim=1)
-    difference = (first - second).flatten(1)
+    difference, axes = first - second, tuple(range(1, first.dim()))  # not flattened: it may lie channels-last
     if rho == "mse":
-        return difference.square().sum(1) / entries
-    distance: Tensor = torch.linalg.vector_norm(difference, dim=1)  # its gradient is 0, not NaN, where the views agree
+        return difference.square().sum(axes) / entries
+    # Its gradient is 0, not NaN, where the views agree.
+    distance: Tensor = torch.linalg.vector_norm(difference, dim=axes)
     return distance / entries**0.5 if rho == "rms" else distance
 
 

@@ -84,6 +84,11 @@ def test_the_kernels_give_torchs_numbers(interpreted, case):
     check(case, interpreted["cases"][str(case)])
 
 
+def test_the_kernels_leave_their_counters_at_zero(interpreted):
+    assert interpreted["counters"]
+    assert not any(one.any() for one in interpreted["counters"])
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_fused_blocks_give_the_originals_numbers(interpreted, name):
     assert_near(interpreted["blocks"][name], pass_through(blocks()[name]), 1e-5)
@@ -103,9 +108,8 @@ def test_every_row_is_in_one_chunk(rows, channels, samples, groups):
         assert (chunks - 1) * size < rows <= chunks * size
         assert columns * plan.tile["BLOCK_C"] >= channels
         assert chunks <= 65535
-    assert plan.merge["BLOCK_K"] >= plan.reduce[1]
-    assert plan.merge["BLOCK_G"] * plan.merges[0] >= groups
-    assert plan.merge["BLOCK_J"] >= channels // groups
+    assert plan.group["BLOCK_J"] >= plan.group["SIZE"] == channels // groups
+    assert plan.reduce[0] * (plan.tile["BLOCK_C"] // plan.group["BLOCK_J"]) >= groups
 
 
 # -- networks ----------------------------------------------------------------------------------------------------------

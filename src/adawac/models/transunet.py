@@ -153,14 +153,18 @@ class Encoder(nn.Module):
                 f"Expected images (B, {', '.join(map(str, expected))}), but got {tuple(images.shape)}. Resize them, or "
                 "build the network with another image_size or in_channels."
             )
-        x = images.expand(-1, 3, -1, -1) if self.in_channels == 1 else images
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = self.coloured(images)
         skips: list[Tensor] = []
         if self.cnn is not None:
             x, skips = self._convolve(x)
         tokens = self.patch_embed(x).flatten(2).transpose(1, 2)
         tokens = self.norm(self.blocks(self.pos_drop(tokens + self.pos_embed)))
         return [*skips, tokens.transpose(1, 2).unflatten(2, self.grid)]
+
+    def coloured(self, images: Tensor) -> Tensor:
+        """Return the images channels-last, with one channel repeated to three."""
+        x = images.expand(-1, 3, -1, -1) if self.in_channels == 1 else images
+        return x.contiguous(memory_format=torch.channels_last)
 
     def _convolve(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the CNN's last map and those before it."""

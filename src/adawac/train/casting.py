@@ -1,12 +1,13 @@
 """A network's weights in bf16, all at once: autocast casts each by itself, and each one's gradient back again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from adawac.models.fused.aside import await_gradients, mark_late
 from adawac.models.fused.conv import Conv2d as NarrowConv2d
 
 __all__ = ["CastWeights"]
@@ -18,7 +19,8 @@ PLAIN = (nn.Conv2d, NarrowConv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspos
 class CastWeights:
     """The weights of a module's convolutions and linear layers in another type, differentiably.
 
-    The numbers are autocast's; a step of TransUNet has hundreds of kernels less.
+    The numbers are autocast's; a step of TransUNet has hundreds of kernels less. Weights that are standardised are so
+    at once as well: what comes first in a pass is the last on the way back, when all gradients are awaited.
 
     Args:
         module: The module.
@@ -28,14 +30,20 @@ class CastWeights:
     def __init__(self, module: nn.Module, dtype: torch.dtype):
         self.dtype = dtype
         self.parameters: dict[str, nn.Parameter] = {}
+        self.standards: dict[str, Callable[[torch.dtype], Tensor | None]] = {}
         for prefix, one in module.named_modules():
             if type(one) in PLAIN:
                 self.parameters |= dict(one.named_parameters(prefix, recurse=False))
+            elif hasattr(one, "standard"):
+                self.standards[f"{prefix}.weight"] = one.standard
 
     def __call__(self) -> dict[str, Tensor]:
         """Return the weights by their names, as `torch.func.functional_call` takes them."""
         cast: Sequence[Tensor] = _Cast.apply(self.dtype, *self.parameters.values())
-        return dict(zip(self.parameters, cast, strict=True))
+        mark_late(cast)
+        standard = {name: compute(self.dtype) for name, compute in self.standards.items()}
+        found = dict(zip(self.parameters, cast, strict=True)) | standard
+        return {name: weight for name, weight in found.items() if weight is not None}
 
 
 class _Cast(torch.autograd.Function):
@@ -49,6 +57,8 @@ class _Cast(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Sequence[Tensor | None]:
         given = [one for one in gradients if one is not None]
+        if given:
+            await_gradients(given[0].device)
         layouts = [layout for layout, one in zip(ctx.layouts, gradients, strict=True) if one is not None]
         cast = iter(_copied(given, layouts, torch.float32))
         return (None, *(None if one is None else next(cast) for one in gradients))

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from adawac.algorithm import Step
 from adawac.data.loading import Batch
+from adawac.models.fused.normalise import works
 from adawac.train.capture import Captured
 from adawac.train.casting import CastWeights
 from adawac.train.optim import learning_rate, set_learning_rate
 from adawac.train.record import EpochRecord
+from adawac.train.rehearsal import rehearsal
 from adawac.train.setup import Trainer
 
 __all__ = ["TrainStep", "why_eager"]
@@ -34,7 +36,9 @@ class TrainStep:
         self.eager = why_eager(trainer)
         self._captured = Captured(self._learn, self._forget) if self.eager is None else None
         hardware = trainer.config.hardware
-        at_once = self.eager is None and hardware.fused and hardware.precision == "bf16" and not hardware.compile
+        fused = self.eager is None and hardware.fused and not hardware.compile
+        self._unrehearsed = fused and works(trainer.fabric.device)
+        at_once = fused and hardware.precision == "bf16"
         self._weights = CastWeights(trainer.views, torch.bfloat16) if at_once else None
 
     @property
@@ -56,6 +60,8 @@ class TrainStep:
             self._learn(given, epoch, number)
         else:
             device = self.trainer.fabric.device
+            if self._unrehearsed:
+                self._rehearse(given, epoch)
             self._captured(given, *(torch.full((), one, device=device) for one in (epoch, number)))
         if self.trainer.averaged is not None and self._complete(number):
             self.trainer.averaged.update_parameters(self.trainer.network)
@@ -75,6 +81,18 @@ class TrainStep:
         self.record.add(number, batch["index"], out)
         if self._complete(number):
             self.descend()
+
+    def _rehearse(self, given: Any, epoch: int) -> None:
+        """Let the kernels of a pass through the network be compiled together; nothing is changed by it."""
+        self._unrehearsed = False
+        network, device = self.trainer.network, self.trainer.fabric.device
+        before = [buffer.clone() for buffer in network.buffers()]
+        weights = [one for one in network.parameters() if one.requires_grad]
+        with torch.random.fork_rng([device]), rehearsal(device):
+            logits, latents = self.forward(self.batch(given, epoch))
+            found = [*([logits] if isinstance(logits, Tensor) else logits), *([] if latents is None else [latents])]
+            torch.autograd.grad(found, weights, [torch.empty_like(one) for one in found], allow_unused=True)
+        torch._foreach_copy_(list(network.buffers()), before)
 
     def batch(self, given: Any, epoch: Tensor | int) -> Mapping[str, Any]:
         """Return the batch: views of resident samples are made here, streamed ones come with them."""

@@ -15,13 +15,16 @@ from torch import Tensor, nn
 
 from adawac.models import transunet
 from adawac.models.base import library
+from adawac.models.fused import aside
 from adawac.models.fused.base import FusedNorm, activated, hooked
 from adawac.models.fused.batch_norm import BatchNorm2d
 from adawac.models.fused.conv import Conv2d
 from adawac.models.fused.enlarge import can_enlarge, enlarge
 from adawac.models.fused.group_norm import GroupNorm
 from adawac.models.fused.pool import MaxPool2d
-from adawac.models.fused.tokens import add_and_normalise, can_gelu, can_normalise, gelu_and_drop
+from adawac.models.fused.stem import can_convolve_gray, convolve_gray, gray
+from adawac.models.fused.transformer import TRANSFORMERS, TransformerBlock, transformed
+from adawac.models.fused.weights import can_standardise, is_standardised, standardised
 
 __all__ = ["BLOCKS", "NORMS"]
 
@@ -51,67 +54,33 @@ class GroupNormAct(GroupNorm, _timm_layers.GroupNormAct):  # type: ignore[misc]
 
 
 class StdConv2d(_timm_layers.StdConv2d):  # type: ignore[misc]
-    """timm's convolution whose weights are standardised, by torch's layer norm, which leaves them channels-last."""
+    """timm's convolution whose weights are standardised, and at the same time cast: before a pass, or here."""
+
+    def standard(self, dtype: torch.dtype | None = None) -> Tensor | None:
+        """Return the standardised weight, or None if torch has to compute it."""
+        return standardised(self.weight, self.eps, dtype) if can_standardise(self.weight) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolved input."""
-        weight: Tensor = self.weight
-        if not _on_gpu(weight) or not weight.is_contiguous(memory_format=torch.channels_last):
+        weight = self.weight if is_standardised(self.weight) else self.standard()
+        if weight is None:
             return super().forward(x)  # type: ignore[no-any-return]
-        rows = weight.permute(0, 2, 3, 1)
-        standard = F.layer_norm(rows, rows.shape[1:], eps=self.eps).permute(0, 3, 1, 2)
-        return F.conv2d(x, standard, self.bias, self.stride, self.padding, self.dilation, self.groups)
-
-
-class Attention(_timm_attention.Attention):  # type: ignore[misc]
-    """timm's attention, whose gradients of query, key and value are put together in one copy instead of two."""
-
-    def forward(self, x: Tensor, *masks: Any, **options: Any) -> Tensor:
-        """Return what the tokens attend to."""
-        if masks or options or not self.fused_attn or not _on_gpu(x):
-            return super().forward(x, *masks, **options)  # type: ignore[no-any-return]
-        heads = [one.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1)]
-        query, key, value = self.q_norm(heads[0]), self.k_norm(heads[1]), heads[2]
-        dropout = self.attn_drop.p if self.training else 0.0
-        found = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout).transpose(1, 2).flatten(2)
-        y: Tensor = self.proj_drop(self.proj(found))
-        return y
-
-
-class TransformerBlock(_timm_attention.Block):  # type: ignore[misc]
-    """timm's transformer block: each norm is computed together with the addition before it."""
-
-    def forward(self, x: Tensor, *masks: Any, **options: Any) -> Tensor:
-        """Return the tokens."""
-        listened = masks or options or hooked(self.norm1) or hooked(self.norm2)
-        if listened or not (can_normalise(x, self.norm1) and can_normalise(x, self.norm2)):
-            return super().forward(x, *masks, **options)  # type: ignore[no-any-return]
-        x, normal = add_and_normalise(x, None, self.norm1)
-        x, normal = add_and_normalise(x, self.attn(normal), self.norm2)
-        y: Tensor = x + self.mlp(normal)
-        return y
-
-
-class Mlp(_timm_layers.Mlp):  # type: ignore[misc]
-    """timm's two linear layers, with GELU and dropout between them in one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the tokens."""
-        x = self.fc1(x)
-        if hooked(self.act) or hooked(self.drop1) or not can_gelu(x):
-            x = self.drop1(self.act(x))
-        else:
-            x = gelu_and_drop(x, self.drop1.p if self.training else 0.0)
-        y: Tensor = self.drop2(self.fc2(x))
-        return y
+        uses = aside.used(weight)
+        if can_convolve_gray(one := gray(x), self):
+            return convolve_gray(one, weight.sum(1, keepdim=True), self.bias, self.stride[0], self.padding[0])
+        if uses is not None:
+            return aside.convolve(x, weight, self, uses)
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class Sequential(nn.Sequential):
     """torch's sequence of modules."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Pass the input through all modules; a norm and the ReLU after it are one."""
+        """Pass the input through all modules; a norm and the ReLU after it are one, as are transformer blocks."""
         modules = list(self)
+        if all(isinstance(one, TransformerBlock) and not hooked(one) and one.fits(input) for one in modules):
+            return transformed(input, modules)
         while modules:
             module = modules.pop(0)
             input = activated(module, input, modules.pop(0)) if _pair(module, *modules[:1]) else module(input)
@@ -203,6 +172,15 @@ class UnetDecoderBlock(_smp_unet.UnetDecoderBlock):  # type: ignore[misc]
         return y
 
 
+class TransUNetEncoder(transunet.Encoder):
+    """TransUNet's encoder, whose first convolution can do with one channel where three are the same."""
+
+    def coloured(self, images: Tensor) -> Tensor:
+        """Return the images with one channel repeated to three: in memory only where they must be."""
+        repeated = self.cnn is not None and self.in_channels == 1 and can_convolve_gray(images, self.cnn.stem.conv)
+        return images.expand(-1, 3, -1, -1) if repeated else super().coloured(images)
+
+
 class TransUNetDecoderBlock(transunet.DecoderBlock):
     """A decoder block of TransUNet."""
 
@@ -212,10 +190,6 @@ class TransUNetDecoderBlock(transunet.DecoderBlock):
         if hooked(self.enlarge) or not can_enlarge(x, size, skip):
             return super().joined(x, skip)
         return enlarge(x, skip, bilinear=True)
-
-
-def _on_gpu(x: Tensor) -> bool:
-    return x.is_cuda and not torch.compiler.is_compiling()  # the compiler sees the originals
 
 
 def _shortcut(block: Any, x: Tensor) -> Tensor:
@@ -231,20 +205,6 @@ def _plain(block: Any) -> bool:
     """Tell whether a block of timm's ResNets has none of the parts that may stand between a norm and its ReLU."""
     parts = (getattr(block, name, None) for name in ("drop_block", "aa", "se", "drop_path"))
     return all(part is None or type(part) is nn.Identity for part in parts)
-
-
-def _bare(block: Any) -> bool:
-    """Tell whether nothing stands between a branch and its addition."""
-    return all(type(getattr(block, name)) is nn.Identity for name in ("ls1", "ls2", "drop_path1", "drop_path2"))
-
-
-def _exact_gelu(block: Any) -> bool:
-    plain = type(block.act) is nn.GELU and block.act.approximate == "none" and type(block.norm) is nn.Identity
-    return plain and type(block.drop1) is nn.Dropout
-
-
-def _unscaled(block: Any) -> bool:
-    return type(getattr(block, "norm", nn.Identity())) is nn.Identity
 
 
 def _repeats(block: Any) -> bool:
@@ -264,6 +224,10 @@ def _has_pair(block: Any) -> bool:
     return any(_pair(*neighbours) for neighbours in pairwise(block))
 
 
+def _gains(block: Any) -> bool:
+    return _has_pair(block) or (len(block) > 0 and all(isinstance(one, _timm_attention.Block) for one in block))
+
+
 # What takes which class's place: norms first, as the blocks are recognised by them.
 NORMS: Mapping[type, type] = {
     nn.GroupNorm: GroupNorm,
@@ -273,7 +237,7 @@ NORMS: Mapping[type, type] = {
 BLOCKS: Mapping[type, tuple[type, Callable[[Any], bool]]] = {
     nn.Conv2d: (Conv2d, _always),
     nn.MaxPool2d: (MaxPool2d, _always),
-    nn.Sequential: (Sequential, _has_pair),
+    nn.Sequential: (Sequential, _gains),
     _smp_modules.Conv2dReLU: (Conv2dReLU, _has_pair),
     _smp_resnet.ResNetEncoder: (ResNetEncoder, _always),
     _torchvision.BasicBlock: (TorchvisionBasicBlock, _always),
@@ -283,8 +247,7 @@ BLOCKS: Mapping[type, tuple[type, Callable[[Any], bool]]] = {
     _timm_v2.Bottleneck: (TimmBottleneckV2, _plain_v2),
     _smp_unet.UnetDecoderBlock: (UnetDecoderBlock, _repeats),
     _timm_layers.StdConv2d: (StdConv2d, _always),
-    _timm_attention.Attention: (Attention, _unscaled),
-    _timm_attention.Block: (TransformerBlock, _bare),
-    _timm_layers.Mlp: (Mlp, _exact_gelu),
+    **TRANSFORMERS,
+    transunet.Encoder: (TransUNetEncoder, _always),
     transunet.DecoderBlock: (TransUNetDecoderBlock, _always),
 }

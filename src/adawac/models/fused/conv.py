@@ -8,14 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from adawac.models.fused import aside
 from adawac.models.fused.normalise import fits
+from adawac.models.fused.stem import can_convolve_gray, convolve_gray
+from adawac.models.fused.sums import add_up
 
 __all__ = ["Conv2d"]
 
 # Beyond these numbers of channels cuDNN is as fast.
 INPUTS, OUTPUTS = 32, 16
 PIXELS = 128 * 128  # below, a map is small, and so is the time it takes
-PROGRAMS = 1056  # that share a weight's gradient: some for each of a large GPU's processors
+# How the work is cut up: a program's rows, the longest part of a span in one product, the most outputs; its columns.
+ROWS, SPAN, CHANNELS = 56, 32, 32
+CONVOLVE: dict[str, Any] = {"CACHE": ".ca", "BLOCK_P": 64, "num_warps": 2, "num_stages": 3}
+GRADIENT_ROWS, GRADIENT_SPAN = 75, 128
+GRADIENT: dict[str, Any] = {"CACHE": ".ca", "BLOCK_P": 64, "num_warps": 4, "num_stages": 4}
 
 
 class Conv2d(nn.Conv2d):
@@ -23,11 +30,15 @@ class Conv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolved input."""
-        if not self.fits(input):
-            return super().forward(input)
-        weight = self.weight.to(input.dtype)
-        y: Tensor = _Convolve.apply(input, weight, self.bias)
-        return y
+        uses = aside.used(self.weight)
+        if self.in_channels == 1 and can_convolve_gray(input, self):
+            return convolve_gray(input, self.weight, self.bias, self.stride[0], int(self.padding[0]))
+        if self.fits(input):
+            y: Tensor = _Convolve.apply(input, self.weight.to(input.dtype), self.bias)
+            return y
+        if uses is not None and self.padding_mode == "zeros" and not isinstance(self.padding, str):
+            return aside.convolve(input, self.weight, self, uses)
+        return super().forward(input)
 
     def fits(self, x: Tensor) -> bool:
         """Tell whether the kernels can take this input: half precision, channels-last, on a GPU."""
@@ -64,66 +75,71 @@ class _Convolve(torch.autograd.Function):
         dy = dy.contiguous(memory_format=torch.channels_last)
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
         # The gradient of a convolution is one with the mirrored kernel, from outputs to inputs.
-        dx = _convolved(dy, weight.flip(2, 3).transpose(0, 1)) if wants_x else None
-        dweight = _weight_gradient(x, dy).to(weight.dtype) if wants_weight else None
-        dbias = dy.sum((0, 2, 3), dtype=torch.float32).to(ctx.bias) if wants_bias and ctx.bias is not None else None
+        dx = _convolved(dy, weight.transpose(0, 1), mirrored=True) if wants_x else None
+        dweight = dbias = None
+        if wants_weight or wants_bias:
+            dweight, dbias = _weight_gradient(x, dy, weight.dtype, ctx.bias if wants_bias else None)
         return dx, dweight, dbias
 
 
-def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, mirrored: bool = False) -> Tensor:
     from adawac.models.fused import conv_kernels
 
     images, inputs, height, width = x.shape
-    outputs, pixels = len(weight), images * height * width
-    matrices = weight.new_zeros((9, _power(inputs), _power(outputs)))
-    matrices[:, :inputs, :outputs] = weight.permute(2, 3, 1, 0).reshape(9, inputs, outputs)
+    outputs, columns = len(weight), images * width
+    block = min(_power(outputs), CHANNELS)
     y = torch.empty((images, outputs, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     with torch.cuda.device_of(x):
-        conv_kernels.convolve[(ceil(pixels / 128),)](
+        conv_kernels.convolve[(ceil(columns / CONVOLVE["BLOCK_P"]), ceil(height / ROWS), ceil(outputs / block))](
             x,
-            matrices,
-            matrices if bias is None else bias,
+            weight,
+            weight if bias is None else bias,
             y,
-            pixels,
+            columns,
             height,
             width,
-            inputs,
-            outputs,
+            ROWS,
+            *weight.stride(),
+            INPUTS=inputs,
+            OUTPUTS=outputs,
+            FLIP=mirrored,
             BIAS=bias is not None,
-            BLOCK_P=128,
-            BLOCK_I=matrices.shape[1],
-            BLOCK_O=matrices.shape[2],
-            num_warps=4,
+            BLOCK_K=min(_power(3 * inputs), SPAN),
+            BLOCK_O=block,
+            **CONVOLVE,
         )
     return y
 
 
-def _weight_gradient(x: Tensor, dy: Tensor) -> Tensor:
+def _weight_gradient(
+    x: Tensor, dy: Tensor, dtype: torch.dtype, bias: torch.dtype | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of the weight and, where its type is given, of the bias."""
     from adawac.models.fused import conv_kernels
 
     images, inputs, height, width = x.shape
-    outputs, pixels = dy.shape[1], images * height * width
-    chunk = ceil(pixels / PROGRAMS / 64) * 64
-    chunks = ceil(pixels / chunk)
-    partial = torch.empty((chunks, 9, _power(inputs), _power(outputs)), device=x.device)
+    outputs, columns = dy.shape[1], images * width
+    span = min(_power(3 * inputs), GRADIENT_SPAN)
+    blocks, parts = ceil(columns / GRADIENT["BLOCK_P"]), ceil(height / GRADIENT_ROWS)
+    partial = torch.empty((blocks * parts, outputs * (9 * inputs + (bias is not None))), device=x.device)
     with torch.cuda.device_of(x):
-        conv_kernels.weight_gradient[(chunks, 3)](
+        conv_kernels.weight_gradient[(blocks, parts, ceil(3 * inputs / span))](
             x,
             dy,
             partial,
-            pixels,
+            columns,
             height,
             width,
-            inputs,
-            outputs,
-            chunk,
-            BLOCK_P=64,
-            BLOCK_I=partial.shape[2],
-            BLOCK_O=partial.shape[3],
-            num_warps=2,
+            GRADIENT_ROWS,
+            INPUTS=inputs,
+            OUTPUTS=outputs,
+            BIAS=bias is not None,
+            BLOCK_K=span,
+            BLOCK_N=_power(3 * outputs),
+            **GRADIENT,
         )
-    gradient: Tensor = partial.sum(0)[:, :inputs, :outputs].unflatten(0, (3, 3)).permute(3, 2, 0, 1)
-    return gradient
+    weight, of_bias = add_up(partial, (outputs, 3, 3, inputs), dtype, bias)
+    return weight.permute(0, 3, 1, 2), of_bias
 
 
 def _power(channels: int) -> int:

@@ -3,24 +3,36 @@
 """Triton kernels for convolutions of 3×3 pixels between few channels, at the full size of channels-last maps.
 
 A U-Net's last convolutions have 16 to 64 channels and all pixels. They are bound by memory, not by arithmetic, but
-cuDNN's tiles are made for wide layers. Here a program takes a row of pixels and multiplies the nine shifted rows, which
-it finds in its cache, with nine small matrices.
+cuDNN's tiles are made for wide layers. Here a program takes a block of columns, of one or more images, and goes down
+their rows. A pixel and its two neighbours in the row are one span of memory, 3·INPUTS long; a row of spans is loaded
+once, and while it is multiplied the next ones are on their way.
 """
 
 import triton
 import triton.language as tl
 
-__all__ = ["convolve", "weight_gradient"]
+__all__ = ["convolve", "own_columns", "summed", "weight_gradient"]
 
 
 @triton.jit
-def _shifted(x, pixel, row, column, there, channel, i, j, height, width, channels):
-    """Load the pixels that lie i rows and j columns off, zero beyond the border."""
-    seen = there & (row + i >= 0) & (row + i < height) & (column + j >= 0) & (column + j < width)
-    at = (pixel + i * width + j).to(tl.int64)
-    return tl.load(
-        x + at[:, None] * channels + channel[None, :], mask=seen[:, None] & (channel < channels)[None, :], other=0.0
-    )
+def own_columns(columns, width, BLOCK_P: tl.constexpr):
+    """Return this program's columns of all images: which there are, their images and their places in the row."""
+    at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    return at < columns, (at // width).to(tl.int64), at % width
+
+
+@triton.jit
+def _within(there, column, k, width, INPUTS: tl.constexpr):
+    """Tell which elements of the columns' spans lie in the image."""
+    neighbour = column[:, None] + (k // INPUTS)[None, :] - 1
+    return there[:, None] & (k < 3 * INPUTS)[None, :] & (neighbour >= 0) & (neighbour < width)
+
+
+@triton.jit
+def _matrix(weight, tap, k, out, to_out, to_in, to_row, to_column, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr):
+    """Load the weights of one row of taps, from the elements of a span to the outputs."""
+    at = (k % INPUTS * to_in + k // INPUTS * to_column)[:, None] + out[None, :] * to_out
+    return tl.load(weight + tap * to_row + at, mask=(k < 3 * INPUTS)[:, None] & (out < OUTPUTS)[None, :], other=0.0)
 
 
 @triton.jit
@@ -29,31 +41,58 @@ def convolve(
     weight,
     bias,
     y,
-    pixels,
+    columns,
     height,
     width,
-    inputs,
-    outputs,
+    rows,
+    to_out,
+    to_in,
+    to_row,
+    to_column,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    FLIP: tl.constexpr,
     BIAS: tl.constexpr,
+    CACHE: tl.constexpr,
     BLOCK_P: tl.constexpr,
-    BLOCK_I: tl.constexpr,
+    BLOCK_K: tl.constexpr,
     BLOCK_O: tl.constexpr,
 ):
-    """Write y = x * weight + bias; `weight` is (9, BLOCK_I, BLOCK_O), with zeros where there are less channels."""
-    pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-    there = pixel < pixels
-    rest = pixel % (height * width)
-    row, column = rest // width, rest % width
-    channel, out = tl.arange(0, BLOCK_I), tl.arange(0, BLOCK_O)
-    total = tl.zeros((BLOCK_P, BLOCK_O), tl.float32)
-    for tap in tl.static_range(9):
-        value = _shifted(x, pixel, row, column, there, channel, tap // 3 - 1, tap % 3 - 1, height, width, inputs)
-        matrix = tl.load(weight + (tap * BLOCK_I + channel[:, None]) * BLOCK_O + out[None, :])
-        total = tl.dot(value, matrix, total)
+    """Write some rows of y = x * weight + bias; `weight` is read by its strides, or mirrored where FLIP says so."""
+    there, image, column = own_columns(columns, width, BLOCK_P)
+    out = tl.program_id(2) * BLOCK_O + tl.arange(0, BLOCK_O)
+    if FLIP:  # the last tap first, and back from there
+        weight += 2 * (to_row + to_column)
+        to_row, to_column = -to_row, -to_column
+    top, middle, bottom, within = (), (), (), ()
+    for block in tl.static_range(0, 3 * INPUTS, BLOCK_K):
+        k = block + tl.arange(0, BLOCK_K)
+        top += (_matrix(weight, 0, k, out, to_out, to_in, to_row, to_column, INPUTS, OUTPUTS),)
+        middle += (_matrix(weight, 1, k, out, to_out, to_in, to_row, to_column, INPUTS, OUTPUTS),)
+        bottom += (_matrix(weight, 2, k, out, to_out, to_in, to_row, to_column, INPUTS, OUTPUTS),)
+        within += (_within(there, column, k, width, INPUTS),)
+    start = tl.zeros((BLOCK_P, BLOCK_O), tl.float32)
     if BIAS:
-        total += tl.load(bias + out, mask=out < outputs, other=0.0).to(tl.float32)[None, :]
-    at = pixel.to(tl.int64)[:, None] * outputs + out[None, :]
-    tl.store(y + at, total.to(y.dtype.element_ty), mask=there[:, None] & (out < outputs)[None, :])
+        start += tl.load(bias + out, mask=out < OUTPUTS, other=0.0).to(tl.float32)[None, :]
+    written = there[:, None] & (out < OUTPUTS)[None, :]
+    pixel = image * height * width + column
+    begin = tl.program_id(1) * rows
+    # A row of x belongs to three rows of y: the one above it, which is complete with it, its own, and the one below.
+    above, here = start, start
+    for step in range(-1, tl.minimum(rows, height - begin) + 1):
+        row = tl.zeros_like(column) + begin + step
+        below = start
+        at = (pixel + row * width - 1)[:, None] * INPUTS
+        for block in tl.static_range(0, 3 * INPUTS, BLOCK_K):
+            k = block + tl.arange(0, BLOCK_K)
+            seen = within[block // BLOCK_K] & ((row >= 0) & (row < height))[:, None]
+            value = tl.load(x + at + k[None, :], mask=seen, other=0.0, cache_modifier=CACHE)
+            above = tl.dot(value, bottom[block // BLOCK_K], above)
+            here = tl.dot(value, middle[block // BLOCK_K], here)
+            below = tl.dot(value, top[block // BLOCK_K], below)
+        at = (pixel + (row - 1) * width)[:, None] * OUTPUTS + out[None, :]
+        tl.store(y + at, above.to(y.dtype.element_ty), mask=written & (row > begin)[:, None])
+        above, here = here, below
 
 
 @triton.jit
@@ -61,39 +100,59 @@ def weight_gradient(
     x,
     dy,
     partial,
-    pixels,
+    columns,
     height,
     width,
-    inputs,
-    outputs,
-    chunk,
+    rows,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    BIAS: tl.constexpr,
+    CACHE: tl.constexpr,
     BLOCK_P: tl.constexpr,
-    BLOCK_I: tl.constexpr,
-    BLOCK_O: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    """Leave one row of taps' gradients, over a chunk of pixels, in `partial` (chunks, 9, BLOCK_I, BLOCK_O)."""
-    begin, i = tl.program_id(0) * chunk, tl.program_id(1) - 1
-    channel, out = tl.arange(0, BLOCK_I), tl.arange(0, BLOCK_O)
-    left = tl.zeros((BLOCK_I, BLOCK_O), tl.float32)
-    middle = tl.zeros((BLOCK_I, BLOCK_O), tl.float32)
-    right = tl.zeros((BLOCK_I, BLOCK_O), tl.float32)
-    for start in range(0, chunk, BLOCK_P):
-        pixel = begin + start + tl.arange(0, BLOCK_P)
-        there = pixel < pixels
-        rest = pixel % (height * width)
-        row, column = rest // width, rest % width
-        gradient = tl.load(
-            dy + pixel.to(tl.int64)[:, None] * outputs + out[None, :],
-            mask=there[:, None] & (out < outputs)[None, :],
-            other=0.0,
-        )
-        value = _shifted(x, pixel, row, column, there, channel, i, -1, height, width, inputs)
-        left = tl.dot(tl.trans(value), gradient, left)
-        value = _shifted(x, pixel, row, column, there, channel, i, 0, height, width, inputs)
-        middle = tl.dot(tl.trans(value), gradient, middle)
-        value = _shifted(x, pixel, row, column, there, channel, i, 1, height, width, inputs)
-        right = tl.dot(tl.trans(value), gradient, right)
-    at = partial + ((tl.program_id(0) * 9 + tl.program_id(1) * 3) * BLOCK_I + channel[:, None]) * BLOCK_O + out[None, :]
-    tl.store(at, left)
-    tl.store(at + BLOCK_I * BLOCK_O, middle)
-    tl.store(at + 2 * BLOCK_I * BLOCK_O, right)
+    """Leave the gradients over some rows of x in `partial`: (programs, OUTPUTS, 3, 3·INPUTS), then the bias's.
+
+    Each row of x is multiplied with the three rows of dy around it, side by side in one matrix.
+    """
+    there, image, column = own_columns(columns, width, BLOCK_P)
+    k, n = tl.program_id(2) * BLOCK_K + tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
+    tap, out = n // OUTPUTS, n % OUTPUTS
+    within = _within(there, column, k, width, INPUTS)
+    beside = there[:, None] & (tap < 3)[None, :]
+    pixel = image * height * width + column
+    begin = tl.program_id(1) * rows
+    total = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
+    sums = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+    for step in range(tl.minimum(rows, height - begin)):
+        row = begin + step
+        at = (pixel + row * width - 1)[:, None] * INPUTS + k[None, :]
+        value = tl.load(x + at, mask=within, other=0.0, cache_modifier=CACHE)
+        other = row + 1 - tap
+        around = (pixel[:, None] + (other * width)[None, :]) * OUTPUTS + out[None, :]
+        seen = beside & ((other >= 0) & (other < height))[None, :]
+        gradient = tl.load(dy + around, mask=seen, other=0.0, cache_modifier=CACHE)
+        total = tl.dot(tl.trans(gradient), value, total)
+        if BIAS:
+            sums += gradient
+    size: tl.constexpr = 9 * INPUTS * OUTPUTS + BIAS * OUTPUTS
+    partial += (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * size
+    at = (out * 3 + tap)[:, None] * (3 * INPUTS) + k[None, :]
+    tl.store(partial + at, total, mask=(tap < 3)[:, None] & (k < 3 * INPUTS)[None, :])
+    if BIAS and tl.program_id(2) == 0:
+        tl.store(partial + size - OUTPUTS + out, tl.sum(sums, 0), mask=tap == 1)  # dy's own row
+
+
+@triton.jit
+def summed(partial, weight, bias, programs, size, elements, BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr):
+    """Write the sum of all programs' gradients, each of `size`: `elements` to the weight, the rest to the bias."""
+    at = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)
+    total = tl.zeros((BLOCK_R, BLOCK_E), tl.float32)
+    for start in range(0, programs, BLOCK_R):
+        row = start + tl.arange(0, BLOCK_R)
+        mask = (row < programs)[:, None] & (at < size)[None, :]
+        total += tl.load(partial + row[:, None] * size + at[None, :], mask=mask, other=0.0)
+    result = tl.sum(total, 0)
+    tl.store(weight + at, result.to(weight.dtype.element_ty), mask=at < elements)
+    tl.store(bias + at - elements, result.to(bias.dtype.element_ty), mask=(at >= elements) & (at < size))

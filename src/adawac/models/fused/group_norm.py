@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from adawac.models.fused.base import FusedNorm
-from adawac.models.fused.normalise import fits, normalise
+from adawac.models.fused.normalise import LARGEST, fits, normalise
 
 __all__ = ["GroupNorm", "group_norm"]
 
@@ -29,7 +29,8 @@ class GroupNorm(FusedNorm, nn.GroupNorm):
 
     def fits(self, x: Tensor, residual: Tensor | None = None) -> bool:
         """Tell whether the kernel can take this input; one value for each group is left to torch, which refuses it."""
-        return x.numel() > self.num_groups and fits(x, self.weight, self.bias, residual=residual)
+        small = self.num_channels // self.num_groups <= LARGEST
+        return small and x.numel() > self.num_groups and fits(x, self.weight, self.bias, residual=residual)
 
     def fused(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
         """Return the normalised input, with the residual added, cut at zero."""

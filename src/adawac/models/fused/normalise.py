@@ -16,13 +16,15 @@ from torch.autograd.function import once_differentiable
 
 from adawac.gpu import plain, succeeds
 
-__all__ = ["Running", "fits", "normalise", "works"]
+__all__ = ["LARGEST", "Running", "fits", "normalise", "works"]
 
-TILE = 4096  # elements that a program handles at a time
-WARPS = 8
-PROGRAMS = 1024  # that share a reduction: some for each of a large GPU's processors
-STRETCH = 2  # tiles for each program that only reads and writes, where there are plenty
-MERGED = 16384  # elements of one group that a program of the second step may have to merge
+TILE = 2048  # elements that a program handles at a time
+WARPS = 4
+PROGRAMS = 528  # that share a reduction: some for each of a large GPU's processors
+STAGES = 4  # tiles of a reduction that are under way at a time
+STRETCH = 4  # tiles for each program that only reads and writes, where there are plenty
+COLUMNS = 64  # of bf16 are a line of the cache
+LARGEST = 1024  # columns of a group, all of which one program has to see
 
 
 @dataclass(frozen=True)
@@ -100,53 +102,65 @@ class _Plan:
 
     Attributes:
         tile: Rows and columns of a tile.
+        group: Columns of a group, and the places that they take in a tile.
         chunk: Rows of a program that reduces.
         reduce: The grid of programs that reduce: blocks of columns, chunks of rows, samples.
         stretch: Rows of a program that reads and writes.
         stream: The grid of those.
-        merge: Chunks, groups, and columns of a group, that a program of the second step merges.
-        merges: The grid of those: blocks of groups, samples.
     """
 
     tile: dict[str, int]
+    group: dict[str, int]
     chunk: int
     reduce: tuple[int, int, int]
     stretch: int
     stream: tuple[int, int, int]
-    merge: dict[str, int]
-    merges: tuple[int, int]
 
 
 @lru_cache(maxsize=1024)
 def _plan(samples: int, rows: int, channels: int, groups: int) -> _Plan:
-    block_c = min(64, _power(channels))  # 64 columns of bf16 are a line of the cache
-    block_r = TILE // block_c
+    size = channels // groups
+    places = _power(size)
+    block_c = max(places, min(COLUMNS, _power(channels)))
+    block_r = max(1, TILE // block_c)
     tiles = ceil(rows / block_r)
-    blocks = ceil(channels / block_c)
-    size = _power(channels // groups)
-    chunks = min(ceil(PROGRAMS / (blocks * samples)), max(1, MERGED // size), tiles)
-    chunk = ceil(rows / chunks / block_r) * block_r
-    plenty = min(STRETCH, max(1, tiles * blocks * samples // (2 * PROGRAMS)))
+    blocks = ceil(groups / (block_c // places))
+    chunk = ceil(rows / min(ceil(PROGRAMS / (blocks * samples)), tiles) / block_r) * block_r
+    columns = ceil(channels / block_c)
+    plenty = min(STRETCH, max(1, tiles * columns * samples // 4096))
     stretch = block_r * max(plenty, ceil(tiles / 65535))  # as many programs as CUDA takes on that axis
-    block_k = max(16, _power(ceil(rows / chunk), 4))  # few sizes: each is a kernel to compile
-    block_g = max(1, min(64, TILE // block_k) // size)
     return _Plan(
         tile={"BLOCK_R": block_r, "BLOCK_C": block_c},
+        group={"SIZE": size, "BLOCK_J": places},
         chunk=chunk,
         reduce=(blocks, ceil(rows / chunk), samples),
         stretch=stretch,
-        stream=(blocks, ceil(rows / stretch), samples),
-        merge={"BLOCK_K": block_k, "BLOCK_G": block_g, "BLOCK_J": size},
-        merges=(ceil(groups / block_g), samples),
+        stream=(columns, ceil(rows / stretch), samples),
     )
 
 
-def _power(number: int, base: int = 2) -> int:
-    """Return the least power of a base that is not less than a number."""
-    power = 1
-    while power < number:
-        power *= base
-    return power
+_COUNTERS: dict[tuple[torch.device, int, int], Tensor] = {}
+
+
+def _counters(x: Tensor, plan: _Plan) -> Tensor:
+    """Return zeros in which the programs of a kernel count themselves, and which they leave as zeros.
+
+    Kernels on one stream come one after another, so that they can share them. They are kept for good, since captured
+    graphs hold on to them. Those that a graph itself sets to zero are not: only its replay does so.
+    """
+    stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+    key = x.device, stream, _power(plan.reduce[0] * (plan.reduce[2] + 1))
+    if key in _COUNTERS:
+        return _COUNTERS[key]
+    counters = torch.zeros(key[-1], dtype=torch.int32, device=x.device)
+    if not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        _COUNTERS[key] = counters
+    return counters
+
+
+def _power(number: int) -> int:
+    """Return the least power of two that is not less than a number."""
+    return 1 << (number - 1).bit_length()
 
 
 class _Normalise(torch.autograd.Function):
@@ -175,20 +189,22 @@ class _Normalise(torch.autograd.Function):
         y = torch.empty_like(x)
         follow = (None, None, None) if running is None else (running.mean, running.var, running.batches)
         with torch.cuda.device_of(x):
-            kernels.moments[plan.reduce](x, partial, rows, plan.chunk, channels, **plan.tile, num_warps=WARPS)
-            kernels.statistics[plan.merges](
+            kernels.moments[plan.reduce](
+                x,
                 partial,
+                _counters(x, plan),
                 stats,
                 *follow,
                 rows,
                 plan.chunk,
-                plan.reduce[1],
                 channels,
                 groups,
                 eps,
                 0.0 if running is None else running.momentum,
                 RUNNING=running is not None,
-                **plan.merge,
+                **plan.group,
+                **plan.tile,
+                STAGES=STAGES,
                 num_warps=WARPS,
             )
             kernels.apply[plan.stream](
@@ -223,6 +239,7 @@ class _Normalise(torch.autograd.Function):
         plan = _plan(ctx.samples, rows, channels, groups)
         partial = x.new_empty((2, ctx.samples, plan.reduce[1], channels), dtype=torch.float32)
         of_columns = x.new_empty((2, ctx.samples, channels), dtype=torch.float32)
+        total = x.new_empty((2, channels), dtype=torch.float32) if ctx.samples > 1 else of_columns[:, 0]
         of_groups = torch.empty_like(stats)
         dx = torch.empty_like(x)
         kept = ctx.relu and ctx.residual
@@ -234,6 +251,10 @@ class _Normalise(torch.autograd.Function):
                 y,
                 dz,
                 partial,
+                _counters(x, plan),
+                of_columns,
+                of_groups,
+                total,
                 stats,
                 weight,
                 bias,
@@ -243,19 +264,10 @@ class _Normalise(torch.autograd.Function):
                 groups,
                 RELU=ctx.relu,
                 RESIDUAL=ctx.residual,
+                SEVERAL=ctx.samples > 1,
+                **plan.group,
                 **plan.tile,
-                num_warps=WARPS,
-            )
-            kernels.gradient_statistics[plan.merges](
-                partial,
-                of_columns,
-                of_groups,
-                weight,
-                rows,
-                plan.reduce[1],
-                channels,
-                groups,
-                **plan.merge,
+                STAGES=STAGES,
                 num_warps=WARPS,
             )
             kernels.input_gradient[plan.stream](
@@ -274,5 +286,5 @@ class _Normalise(torch.autograd.Function):
                 **plan.tile,
                 num_warps=WARPS,
             )
-        dbias, dweight = (of_columns.sum(1) if ctx.samples > 1 else of_columns[:, 0]).unbind()
+        dbias, dweight = total.unbind()
         return dx, dweight, dbias, dz if ctx.residual else None, None, None, None, None, None

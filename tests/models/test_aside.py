@@ -1,0 +1,83 @@
+"""Gradients of weights on a stream of their own: the same numbers, and awaited before anybody reads them."""
+
+import pytest
+import torch
+from torch import nn
+
+from adawac.models import build
+from adawac.models.fused import aside, fuse
+from adawac.train.casting import CastWeights
+
+HOW = {
+    "plain": {"padding": 1},
+    "stride": {"padding": 1, "stride": 2},
+    "dilation": {"dilation": 2, "bias": False},
+    "groups": {"groups": 2},
+}
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+def test_a_convolution_has_torchs_gradients(how):
+    torch.manual_seed(0)
+    module = nn.Conv2d(4, 6, 3, **how).double()
+    x = torch.randn(2, 4, 9, 8, dtype=torch.float64, requires_grad=True)
+    wanted = (x, *module.parameters())
+    given, expected = (
+        [y, *torch.autograd.grad(y.square().sum(), wanted)]
+        for y in (aside.convolve(x, module.weight, module, aside.Uses()), module(x))
+    )
+    torch.testing.assert_close(given, expected)
+
+
+def test_only_a_single_use_comes_late(monkeypatch):
+    def late(compute, *inputs):
+        return compute(*inputs) + 100
+
+    monkeypatch.setattr(aside, "on_the_side", late)
+    uses = aside.Uses()
+    found = []
+    for _ in range(3):
+        found.append(uses.gradient(torch.neg, torch.zeros(1)).item())
+        uses.count += 1
+    assert found == [0, 100, 0]
+
+
+def test_on_the_cpu_nothing_comes_late():
+    weight = torch.ones(1)
+    aside.mark_late([weight])
+    assert aside.used(weight) is None
+    aside.await_gradients(weight.device)  # there is nothing to wait for
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of the context that autograd's thread makes
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("name", ["unet", "transunet-small"])
+def test_on_a_gpu_late_gradients_are_the_same_to_the_bit(name, passes, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    options = {"dropout": 0.0} if name.startswith("transunet") else {}
+    network, _ = build(name, 4, image_size=64, seed=0, **options)
+    network = network.cuda().to(memory_format=torch.channels_last).train()
+    fuse(network)
+    weights = CastWeights(network, torch.bfloat16)
+    images = torch.randn(passes, 4, 1, 64, 64, device="cuda")
+    called = []
+    original = aside.on_the_side
+    monkeypatch.setattr(aside, "on_the_side", lambda *given: called.append(1) or original(*given))
+
+    def gradients(late):
+        with torch.autocast("cuda", torch.bfloat16):
+            cast = weights()
+            if not late:
+                for one in cast.values():
+                    del one.uses
+            loss = sum(torch.func.functional_call(network, cast, (one,)).float().square().mean() for one in images)
+        return torch.autograd.grad(loss, list(network.parameters()))
+
+    expected = gradients(late=False)
+    assert not called
+    for _ in range(5):
+        found = gradients(late=True)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert bool(called) == (passes == 1)  # with two, each weight has two gradients to add up
