@@ -40,18 +40,8 @@ def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[st
     script = lambda name, *rest: [sys.executable, str(ROOT / "benchmarks" / name), *map(str, rest)]  # noqa: E731
     training = lambda model, *measured: script("training.py", store, *measured, "--model", model, "--out", out)  # noqa: E731
     together = ["-n", "6"] if find_spec("xdist") else []  # most of their time is Triton's compiling
-    tests = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "gpu",
-        "-p",
-        "no:cacheprovider",
-        *together,
-        str(ROOT / "tests"),
-    ]
+    options = "-q -m gpu -p no:cacheprovider -p no:benchmark".split()
+    tests = [sys.executable, "-m", "pytest", *options, *together, str(ROOT / "tests")]
     network = [scratch / "unet", "--store", store, "--epochs", 30]
     return {
         "tests": (150, tests),

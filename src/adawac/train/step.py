@@ -87,11 +87,11 @@ class TrainStep:
         self._unrehearsed = False
         network, device = self.trainer.network, self.trainer.fabric.device
         before = [buffer.clone() for buffer in network.buffers()]
-        weights = [one for one in network.parameters() if one.requires_grad]
         with torch.random.fork_rng([device]), rehearsal(device):
             logits, latents = self.forward(self.batch(given, epoch))
             found = [*([logits] if isinstance(logits, Tensor) else logits), *([] if latents is None else [latents])]
-            torch.autograd.grad(found, weights, [torch.empty_like(one) for one in found], allow_unused=True)
+            self.trainer.fabric.backward(torch.stack([one.float().sum() for one in found]).sum())
+        self._forget()
         torch._foreach_copy_(list(network.buffers()), before)
 
     def batch(self, given: Any, epoch: Tensor | int) -> Mapping[str, Any]:

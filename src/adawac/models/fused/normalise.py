@@ -20,8 +20,8 @@ __all__ = ["LARGEST", "Running", "fits", "normalise", "works"]
 
 TILE = 2048  # elements that a program handles at a time
 WARPS = 4
-PROGRAMS = 528  # that share a reduction: some for each of a large GPU's processors
-STAGES = 4  # tiles of a reduction that are under way at a time
+PROGRAMS = 264  # that share a reduction: some for each of a large GPU's processors
+STAGES = 6  # tiles of a reduction that are under way at a time
 STRETCH = 4  # tiles for each program that only reads and writes, where there are plenty
 COLUMNS = 64  # of bf16 are a line of the cache
 LARGEST = 1024  # columns of a group, all of which one program has to see

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 CHANNELS = 4096  # that a program holds at once
-PROGRAMS = 264  # that share the gradients of a norm's weights: some for each of a large GPU's processors
-TOKENS, WARPS = 4, 8  # that such a program handles at a time
+PROGRAMS = 528  # that share the gradients of a norm's weights: some for each of a large GPU's processors
+TOKENS, WARPS = 2, 4  # that such a program handles at a time
 STRIPES = 1056  # programs that share a tensor where each handles some of its channels only
 BLOCK = 2048  # elements that a program handles
 TILE = {"BLOCK_R": 8, "BLOCK_C": 256}  # tokens and channels that a program handles at a time
