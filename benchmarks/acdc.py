@@ -4,7 +4,7 @@
     python benchmarks/acdc.py train STORE RUNS --seconds 550                   # the next runs of the list that fit
     python benchmarks/acdc.py train STORE RUNS --seconds 550 --only main       # those of a group, or 'unet-*-seed1'
     python benchmarks/acdc.py collect RUNS                                     # into benchmarks/results/acdc.json
-    python benchmarks/acdc.py draw RUNS                                        # the weights of a run, into docs/assets
+    python benchmarks/acdc.py draw RUNS                                        # their weights, into docs/assets
     python benchmarks/render.py                                                # into docs/results.md
 
 The list is benchmarks/acdc_runs.yaml, in order of priority. A run is left out if its result stands in acdc.json or its
@@ -29,7 +29,7 @@ from pathlib import Path  # noqa: E402
 
 from acdc_entries import CONVENTIONS, TIMING, describe, is_complete, read_timing  # noqa: E402
 from acdc_list import LIST, Listing, Planned, num_views, read_list  # noqa: E402
-from results_page import DRAWN, PICTURES, RESULTS, read_results  # noqa: E402
+from results_page import PICTURES, RESULTS, read_results  # noqa: E402
 
 import adawac  # noqa: E402
 from adawac.config import TrainConfig  # noqa: E402
@@ -211,13 +211,15 @@ def _brightness(store: Store) -> dict[str, float]:
 
 
 def draw_weights(runs: Path) -> None:
-    """Draw what became of the weights of one run, into the documentation."""
+    """Draw what became of the weights, into the documentation, of those of the page's runs that are there."""
     from PIL import Image
 
     from adawac.figures import draw
 
-    for figure, path in PICTURES.items():
-        draw(figure, [runs / DRAWN], path, width="text")
+    for run, figure, path, _ in PICTURES:
+        if not (runs / run).is_dir():
+            continue
+        draw(figure, [runs / run], path, width="text")
         with Image.open(path) as drawn:  # a million pixels of noise: a quarter of the bytes is enough for a page
             small = drawn.convert("RGB").resize((1400, 1400 * drawn.height // drawn.width), Image.Resampling.LANCZOS)
         small.quantize(128).save(path, optimize=True)

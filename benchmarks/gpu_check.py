@@ -5,19 +5,21 @@
 
 STORE is ACDC, prepared. Each part is a script of its own, whose results lie beside this one's. `gpu-check.json` says
 for each part how long it took, how it ended, and which source it measured: the hash of everything that a training step
-consists of, without comments and layout. A part that stands there with the present hash is not run again, so that the
+consists of, without comments. A part that stands there with the present hash is not run again, so that the
 whole can be done piece by piece; `tests/test_docs.py` fails when a part was measured with other source than there is.
 """
 
 import argparse
 import ast
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import tokenize
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,13 +42,13 @@ def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[st
     script = lambda name, *rest: [sys.executable, str(ROOT / "benchmarks" / name), *map(str, rest)]  # noqa: E731
     training = lambda model, *measured: script("training.py", store, *measured, "--model", model, "--out", out)  # noqa: E731
     together = ["-n", "6"] if find_spec("xdist") else []  # most of their time is Triton's compiling
-    options = "-q -m gpu -p no:cacheprovider -p no:benchmark".split()
+    options = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     tests = [sys.executable, "-m", "pytest", *options, *together, str(ROOT / "tests")]
     network = [scratch / "unet", "--store", store, "--epochs", 30]
     return {
         "tests": (150, tests),
-        "training-unet": (240, training("unet", "kernels", "ladder", "cost", "batch", "size", "rows")),
-        "training-transunet": (400, training("transunet", "kernels", "ladder", "cost", "batch")),
+        "training-unet": (240, training("unet", "start", "kernels", "ladder", "cost", "batch", "size", "rows")),
+        "training-transunet": (400, training("transunet", "start", "kernels", "ladder", "cost", "batch")),
         "criterion": (25, script("criterion.py", "--device", "cuda", "--out", out)),
         "pixels": (40, script("pixels.py", "--out", out / "pixels-cuda.json")),
         "norms": (60, script("norms.py", "--out", out / "norms-cuda.json")),
@@ -58,11 +60,11 @@ def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[st
 
 
 def source_hash() -> str:
-    """Return the hash of everything that a step consists of; comments, docstrings and layout do not count."""
+    """Return the hash of everything that a step consists of; comments, docstrings and blank lines do not count."""
     digest = hashlib.sha256()
     for path in _files():
         digest.update(path.relative_to(ROOT).as_posix().encode())
-        digest.update(ast.dump(_without_docstrings(ast.parse(path.read_text()))).encode())
+        digest.update("\n".join(_code(path.read_text())).encode())
     return digest.hexdigest()[:16]
 
 
@@ -72,14 +74,17 @@ def _files() -> Iterator[Path]:
         yield from sorted(path.glob("*.py")) if path.is_dir() else [path]
 
 
-def _without_docstrings(tree: ast.AST) -> ast.AST:
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            value = body[0].value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                body.pop(0)
-    return tree
+def _code(source: str) -> Iterator[str]:
+    """Yield the lines that do something. As text: how Python prints a tree changes from version to version."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+    yield from (line.rstrip() for line in lines if line.strip())
 
 
 def stale(results: Path = RESULTS) -> list[str]:

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from acdc_list import Block, Group, Listing
 from markdown_table import table
@@ -14,15 +14,33 @@ from adawac.evaluation import paired_difference
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "acdc.json"
-DRAWN = "unet-adawac-seed1"
-"""The run whose weights the page shows."""
-PICTURES = {name: ROOT / "docs" / "assets" / f"acdc-{name}.png" for name in ("separation", "weights")}
 
-_ALT = {
-    "separation": "β of label-sparse and label-dense slices, its area under the curve, the shares of Assumption 1 and "
-    "the spreads of CE and ACR, over the epochs of one AdaWAC run on ACDC",
-    "weights": "β of every training slice of ACDC over the epochs of one AdaWAC run",
-}
+
+class Picture(NamedTuple):
+    """A figure of a run's weights."""
+
+    run: str
+    figure: str
+    path: Path
+    text: str
+
+
+_SEPARATION = (
+    "β of label-sparse and label-dense slices, its area under the curve, the shares of Assumption 1 and the spreads of "
+    "CE and ACR, over the epochs of one AdaWAC run on ACDC"
+)
+_WEIGHTS = "β of every training slice of ACDC over the epochs of one AdaWAC run"
+ASSETS = ROOT / "docs" / "assets"
+PICTURES = [
+    Picture("unet-adawac-seed1", "separation", ASSETS / "acdc-separation.png", f"{_SEPARATION}: UNet"),
+    Picture(
+        "transunet-adawac-seed1", "separation", ASSETS / "acdc-separation-transunet.png", f"{_SEPARATION}: TransUNet"
+    ),
+    Picture("unet-adawac-seed1", "weights", ASSETS / "acdc-weights.png", f"{_WEIGHTS}: UNet"),
+    Picture("transunet-adawac-seed1", "weights", ASSETS / "acdc-weights-transunet.png", f"{_WEIGHTS}: TransUNet"),
+]
+"""What the page shows, as far as it has been drawn."""
+
 _MEASURES = {
     "beta_auc": "AUC of β: label-dense above label-sparse",
     "beta_sparse": "mean β, label-sparse slices",
@@ -51,7 +69,7 @@ def read_results(path: Path = RESULTS) -> list[Entry]:
     return json.loads(path.read_text())["runs"] if path.is_file() else []
 
 
-def blocks(listing: Listing, entries: list[Entry], pictures: dict[str, Path] = PICTURES) -> dict[str, str]:
+def blocks(listing: Listing, entries: list[Entry], pictures: Iterable[Picture] = PICTURES) -> dict[str, str]:
     """Return the text of every block of the page; that of a group without runs is empty."""
     rows: Rows = {}
     for entry in sorted(entries, key=lambda entry: entry["seed"]):
@@ -201,7 +219,7 @@ def _spread(values: Iterable[float | None], digits: int = 1, sign: str = "") -> 
     return f"{text} ± {statistics.stdev(numbers):.{digits}f}" if len(numbers) > 1 else text
 
 
-def _separation(main: Group, rows: Rows, pictures: dict[str, Path]) -> str:
+def _separation(main: Group, rows: Rows, pictures: Iterable[Picture]) -> str:
     """Return what the weights of the first group's runs follow, and the pictures that are there."""
     chosen = {
         f"{block.title}: {block.labels[row]}": [one for one in rows.get(row, []) if one["separation"]]
@@ -224,7 +242,7 @@ def _separation(main: Group, rows: Rows, pictures: dict[str, Path]) -> str:
         ),
     ]
     parts = ["## What do the weights follow?", table(["after the last epoch", *chosen], body)]
-    parts += [f"![{_ALT[name]}](assets/{path.name})" for name, path in pictures.items() if path.is_file()]
+    parts += [f"![{one.text}](assets/{one.path.name})" for one in pictures if one.path.is_file()]
     return "\n\n".join(parts)
 
 

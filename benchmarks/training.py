@@ -7,6 +7,7 @@
     python benchmarks/training.py STORE size --model unet          # against the size of the input
     python benchmarks/training.py STORE rows                       # step time against the number of rows of beta
     python benchmarks/training.py STORE kernels --model unet       # the largest kernels, and how long the GPU idles
+    python benchmarks/training.py STORE start --model unet         # seconds from a new process to its first step
 
 Several parts may be given. AdaWAC, preset `official` (both views supervised), batch 24, 224×224, unless a part says
 otherwise. The rate is the median over the epochs after the second, in which kernels are chosen, compiled and captured;
@@ -18,7 +19,10 @@ import argparse
 import gc
 import json
 import math
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -143,6 +147,33 @@ def kernels(store: Path, model: str, changes: dict, steps: int = 10) -> dict:
     }
 
 
+def start(store: Path, model: str) -> dict:
+    """Time new processes from their start to the first step: where Triton has compiled nothing yet, and once it has."""
+    code = f"import training; training.first_step({str(store)!r}, {model!r})"
+    found = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("nothing compiled yet", "all compiled"):
+            begun = time.perf_counter()
+            environment = {**os.environ, "TRITON_CACHE_DIR": cache}
+            subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, check=True)
+            found[name] = {"seconds_to_first_step": time.perf_counter() - begun}
+            print("start", model, name, found[name], flush=True)
+    return found
+
+
+def first_step(store: str, model: str) -> None:
+    """Take one step, and leave."""
+
+    class Leave(Clock):
+        def step(self, epoch, step):
+            torch.cuda.synchronize()
+            os._exit(0)
+
+    config = override(TrainConfig(), {"data.store": Path(store), "model.name": model, **BASE})
+    with tempfile.TemporaryDirectory() as folder:
+        fit(config, Path(folder) / "run", watch=Leave())
+
+
 def traffic(model: str, images: int) -> float:
     """Return how many bytes a step has to move at least, in bf16.
 
@@ -231,6 +262,8 @@ def measure_part(part: str, args, extra: dict, result: dict) -> None:
         result = {**result, "bytes": traffic(args.model, 2 * TrainConfig().data.batch_size)}
     if part == "rows":
         found = rows()
+    elif part == "start":
+        found = start(args.store.absolute(), args.model)
     elif part == "kernels":
         found = {"captured": kernels(args.store, args.model, extra)}
         print(json.dumps(found, indent=1), flush=True)
@@ -249,7 +282,7 @@ def measure_part(part: str, args, extra: dict, result: dict) -> None:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
-    parser.add_argument("parts", nargs="+", choices=[*PARTS, "rows", "kernels"])
+    parser.add_argument("parts", nargs="+", choices=[*PARTS, "rows", "kernels", "start"])
     parser.add_argument("--model", default="unet")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--only", nargs="*", help="of the parts' measurements these alone")

@@ -51,6 +51,11 @@ def kernels(result: dict[str, Any]) -> str:
     return f"{table(['largest kernels of a step', 'ms', 'share'], rows)}\n\n{where}"
 
 
+def start(result: dict[str, Any]) -> str:
+    found = [[name, f"{one['seconds_to_first_step']:.0f}"] for name, one in _measured(result)]
+    return f"{table(['Triton has', 's from the start of the process to the first step'], found)}\n\n{_where(result)}"
+
+
 def cost(result: dict[str, Any]) -> str:
     base = result["measured"]["baseline"]["step_ms"]
     allowed = ALLOWED[result["model"]]
@@ -125,6 +130,7 @@ BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
         "ladder": ladder,
         "compiled": ladder,
         "kernels": kernels,
+        "start": start,
         "cost": cost,
         "batch": growth("batch"),
         "size": growth("pixels on a side"),

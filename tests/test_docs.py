@@ -37,7 +37,7 @@ def test_only_what_a_step_does_makes_gpu_results_stale(tmp_path, monkeypatch):
     results = {"parts": {"ladder": {"source": gpu_check.source_hash(), "status": 0, "seconds": 1.0}}}
     (tmp_path / gpu_check.NAME).write_text(json.dumps(results))
     assert gpu_check.stale(tmp_path) == []
-    files[0].write_text('"""In other words."""\ndef step(x):\n    return 2*x  # doubled\n')
+    files[0].write_text('"""In other\nwords."""\n# Note\ndef step(x):\n    return 2 * x  # doubled\n')
     assert gpu_check.stale(tmp_path) == []
     files[0].write_text("def step(x):\n    return 3 * x\n")
     assert gpu_check.stale(tmp_path) == ["ladder"]

@@ -300,7 +300,7 @@ class TestPage:
             entry("base", 1, 0.70, (4.0, 4.0), patients=patients[0]),
             entry("base", 2, 0.72, (4.0, 4.0), patients=patients[0]),
         ]
-        found = page.blocks(listing, entries, {})
+        found = page.blocks(listing, entries, [])
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found["acdc-first"].splitlines()]
         assert ["DSC, % (seeds)", "all classes", "RV", "LV", "thousand images trained on"] in rows
         assert ["AdaWAC (3)", "82.0 ± 2.0", "72.0 ± 2.0", "92.0 ± 2.0", "200 ± 0"] in rows
@@ -317,7 +317,7 @@ class TestPage:
         assert "much too long" not in found["acdc-first"]
 
     def test_a_group_without_runs_is_named_and_has_no_section(self, page, listing):
-        found = page.blocks(listing, [entry("base", 1, 0.7, (4.0, 4.0))], {})
+        found = page.blocks(listing, [entry("base", 1, 0.7, (4.0, 4.0))], [])
         assert found["acdc-second"] == ""
         assert found["acdc-missing"] == "Not run yet: Does it help? (3 of 4 runs); And elsewhere? (2 of 2 runs)."
         assert "1 run and 2 minutes" in found["acdc-total"]
@@ -327,7 +327,7 @@ class TestPage:
 
     def test_rows_of_other_blocks_stand_beside(self, page, listing):
         entries = [entry("base", 1, 0.7, (4.0, 4.0)), entry("half", 1, 0.6, (4.0, None), group="second")]
-        text = page.blocks(listing, entries, {})["acdc-second"]
+        text = page.blocks(listing, entries, [])["acdc-second"]
         assert text.index("| baseline, all (1) | 70.0 ") < text.index("| half (1) | 60.0 ")
         assert "`data.subset=half-slice`" in text
         assert "| half, `strict` | – | – | – | 2 |" in text
@@ -339,7 +339,7 @@ class TestPage:
             entry("ada", seed, 0.8, (1.0, 1.0), separation=one) for seed, one in zip((1, 2), separation, strict=True)
         ]
         (tmp_path / "there.png").touch()
-        pictures = {"weights": tmp_path / "there.png", "separation": tmp_path / "absent.png"}
+        pictures = [page.Picture("ada", "weights", tmp_path / f"{name}.png", "β") for name in ("there", "absent")]
         text = page.blocks(listing, [*entries, entry("base", 1, 0.7, (4.0, 4.0))], pictures)["acdc-separation"]
         assert "| after the last epoch | Small networks: AdaWAC |\n" in text
         assert "| AUC of β: label-dense above label-sparse | 0.60 ± 0.14 |" in text
@@ -349,7 +349,7 @@ class TestPage:
         assert "absent.png" not in text
 
     def test_nothing_run_says_so(self, page, listing):
-        found = page.blocks(listing, [], {})
+        found = page.blocks(listing, [], [])
         assert found["acdc-total"].startswith("No runs yet")
         assert not any(found[name] for name in ("acdc-first", "acdc-second", "acdc-separation"))
 

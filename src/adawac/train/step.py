@@ -92,7 +92,8 @@ class TrainStep:
             found = [*([logits] if isinstance(logits, Tensor) else logits), *([] if latents is None else [latents])]
             self.trainer.fabric.backward(torch.stack([one.float().sum() for one in found]).sum())
         self._forget()
-        torch._foreach_copy_(list(network.buffers()), before)
+        for buffer, value in zip(network.buffers(), before, strict=True):
+            buffer.copy_(value)
 
     def batch(self, given: Any, epoch: Tensor | int) -> Mapping[str, Any]:
         """Return the batch: views of resident samples are made here, streamed ones come with them."""
