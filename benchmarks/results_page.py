@@ -242,7 +242,7 @@ def _separation(main: Group, rows: Rows, pictures: Iterable[Picture]) -> str:
         ),
     ]
     parts = ["## What do the weights follow?", table(["after the last epoch", *chosen], body)]
-    parts += [f"![{one.text}](assets/{one.path.name})" for one in pictures if one.path.is_file()]
+    parts += [f"![{one.text}](assets/{one.path.name})\n*`{one.run}`*" for one in pictures if one.path.is_file()]
     return "\n\n".join(parts)
 
 

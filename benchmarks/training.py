@@ -49,11 +49,13 @@ BASE = {
     "hardware.precision": "bf16",
     "data.residence": "device",
 }
+THEIRS = {"hardware.fused": False}
+EAGER = {**THEIRS, "hardware.capture": "never"}
 LADDER = {
-    "eager": {"hardware.precision": "fp32", "data.residence": "stream", "hardware.capture": "never"},
-    "resident": {"hardware.precision": "fp32", "hardware.capture": "never"},
-    "bf16": {"hardware.capture": "never"},
-    "captured": {"hardware.fused": False},
+    "eager": {**EAGER, "hardware.precision": "fp32", "data.residence": "stream"},
+    "resident": {**EAGER, "hardware.precision": "fp32"},
+    "bf16": EAGER,
+    "captured": THEIRS,
     "own kernels": {},
 }
 COMPILED = {"compiled": {"hardware.compile": True}}
