@@ -30,7 +30,6 @@ COMMANDS = {
     "bench": [],
     "nnunet-path": [],
 }
-BUILT = [name for name in COMMANDS if name != "nnunet-path"]
 
 
 def python(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -54,19 +53,6 @@ def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert f"Usage: adawac {command}" in out
     assert f"Example: adawac {command}" in out
-    assert ("(not built yet" in " ".join(out.split())) == (command not in BUILT)
-
-
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in BUILT])
-def test_a_command_that_is_not_built_says_what_works(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert run([command, *COMMANDS[command]]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert f"`adawac {command}` is not built yet" in err
-    listed = err.split("What works today: ")[1].split(", and the library")[0].split(", ")
-    assert sorted(listed) == sorted(f"`adawac {name}`" for name in BUILT)
-    assert "Traceback" not in err
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ def test_every_error_shows_its_message_alone(kind: type[AdawacError]) -> None:
         (errors.MissingFileError, FileNotFoundError),
         (errors.RunError, ValueError),
         (errors.MissingDependencyError, ImportError),
-        (errors.NotBuiltError, NotImplementedError),
     ],
 )
 def test_every_error_is_also_the_builtin_a_caller_expects(kind: type[AdawacError], builtin: type[Exception]) -> None:

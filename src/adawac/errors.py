@@ -14,7 +14,6 @@ __all__ = [
     "DataError",
     "MissingDependencyError",
     "MissingFileError",
-    "NotBuiltError",
     "RunError",
     "ShapeError",
     "TapError",
@@ -65,10 +64,6 @@ class BusyError(AdawacError, RuntimeError):
 
 class MissingDependencyError(AdawacError, ImportError):
     """An optional library that is not installed."""
-
-
-class NotBuiltError(AdawacError, NotImplementedError):
-    """A command of the design that this version does not have yet."""
 
 
 def near(name: str, known: Iterable[str], count: int = 4) -> str:

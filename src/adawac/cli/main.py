@@ -1,18 +1,17 @@
 """The app itself: its groups of commands, what happens to errors, and how results are printed."""
 
-import functools
 import io
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ParamSpec
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from adawac import __version__
-from adawac.errors import AdawacError, NotBuiltError
+from adawac.errors import AdawacError
 
 __all__ = [
     "DATA",
@@ -23,7 +22,6 @@ __all__ = [
     "TRAIN",
     "AsJson",
     "app",
-    "not_built",
     "print_json",
     "print_text",
     "printable",
@@ -88,22 +86,6 @@ def _fail(code: int, message: str, debug: bool) -> int:
     return code
 
 
-def not_built(command: Callable[P, Any]) -> Callable[P, Any]:
-    """Mark a command of the design that this version only lists; whoever builds it takes the mark off."""
-    name = command.__name__.replace("_", "-")
-
-    @functools.wraps(command)
-    def refuse(*args: P.args, **kwargs: P.kwargs) -> None:
-        raise NotBuiltError(
-            f"Expected a command of version {__version__}, but `adawac {name}` is not built yet. {_works_today()}"
-        )
-
-    first, *rest = (command.__doc__ or "").split("\n")
-    refuse.__doc__ = "\n".join([f"{first.removesuffix('.')} (not built yet).", *rest])
-    refuse.not_built = True  # type: ignore[attr-defined]
-    return refuse
-
-
 def print_json(value: Any) -> None:
     """Print plain data as JSON."""
     print_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
@@ -112,12 +94,6 @@ def print_json(value: Any) -> None:
 def print_text(text: str) -> None:
     """Print a text as it is, without the colours and line breaks of a console."""
     sys.stdout.write(text)
-
-
-def _works_today() -> str:
-    commands = (name for name in app if not name.startswith("-"))
-    built = [f"`adawac {name}`" for name in commands if not hasattr(app[name].default_command, "not_built")]
-    return f"What works today: {', '.join(built)}, and the library (`adawac.AdaWAC`, see the README)."
 
 
 def _take_debug(argv: Sequence[str]) -> tuple[bool, list[str]]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import TRAIN, AsJson, app, not_built, print_json, print_text, printable
+from adawac.cli.main import TRAIN, AsJson, app, print_json, print_text, printable
 from adawac.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -204,9 +204,13 @@ def _phantom(path: Path, size: int) -> Path:
 
 
 @app.command(group=TRAIN, name="nnunet-path")
-@not_built
 def nnunet_path() -> None:
     """Print the folder that nnU-Net needs to find AdaWAC's trainer.
 
     Example: adawac nnunet-path
+
+    Example: export nnUNet_extTrainer="$(adawac nnunet-path)"
     """
+    from adawac.integrations.nnunet import trainer_folder
+
+    print_text(f"{trainer_folder()}\n")

@@ -1,0 +1,213 @@
+"""MONAI: two views of dictionary items, and what its engines need to train with a criterion of adawac.
+
+A loop of your own needs `TwoViewsd` alone; `EngineLoss` and `RunFolder` are for `SupervisedTrainer` (and need ignite).
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import get_worker_info
+
+from adawac.algorithm import Criterion
+from adawac.data.cases import SampleTable
+from adawac.errors import ConfigError, DataError, MissingDependencyError, ShapeError
+from adawac.features import EncoderTap
+from adawac.integrations.recording import RunRecorder
+
+try:
+    from monai.transforms.transform import Randomizable, Transform
+    from monai.utils.misc import MAX_SEED, get_seed
+except ImportError:
+    raise MissingDependencyError("Expected MONAI, but it is not installed. Run: pip install 'adawac[monai]'.") from None
+
+if TYPE_CHECKING:
+    from ignite.engine import Engine
+
+__all__ = ["EngineLoss", "RunFolder", "TwoViewsd"]
+
+
+class TwoViewsd(Randomizable, Transform):
+    """Applies random dictionary transforms twice: `{"images": (x1, x2), "labels": (y1, y2), "index": row}`.
+
+    Put it last in a `Compose`, after what is deterministic; caching data sets cache up to here. MONAI's collate makes
+    batches of its items that go straight into the criterion. Each view has a seed of its own, drawn from this
+    transform's state and from the worker's seed, so no worker repeats another's views, whichever loader it belongs to;
+    `set_random_state` and `set_determinism` fix them as usual.
+
+    Args:
+        transform: The random transforms, one or a `Compose`: `image` and `label` in, the same out.
+        image: The image's key.
+        label: The label map's key: one channel of class indices.
+        index: The key of the sample's row in the training set.
+    """
+
+    def __init__(
+        self, transform: Callable[[Any], Any], *, image: str = "image", label: str = "label", index: str = "index"
+    ):
+        self.transform, self.image, self.label, self.index = transform, image, label, index
+        self.set_random_state(seed=get_seed())
+
+    def randomize(self, data: Any = None) -> None:
+        """Give the transforms their next seed."""
+        worker = get_worker_info()
+        drawn = int(self.R.randint(MAX_SEED, dtype="uint32"))  # a copy in every worker, where nobody seeds them
+        if hasattr(self.transform, "set_random_state"):
+            self.transform.set_random_state(seed=(drawn + (0 if worker is None else worker.seed)) % MAX_SEED)
+
+    def __call__(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return two views of an item."""
+        if self.index not in data:
+            raise DataError(
+                f"Expected the sample's row under {self.index!r}, but got an item with {', '.join(map(repr, data))}. "
+                f'Number the training data: [{{**item, "{self.index}": row}} for row, item in enumerate(data)].'
+            )
+        views = [self._view(copy.deepcopy(data)), self._view(data)]  # transforms may write into what they get
+        return {
+            "images": tuple(_plain(view[self.image]).float() for view in views),
+            "labels": tuple(_classes(_plain(view[self.label]), self.label) for view in views),
+            "index": int(data[self.index]),
+        }
+
+    def _view(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.randomize()
+        view = self.transform(data)
+        if not isinstance(view, Mapping):
+            raise ShapeError(
+                f"Expected one item from the random transforms, but got a {type(view).__name__}. Put transforms that "
+                "crop several samples out of one before TwoViewsd: both views are to show the same tissue."
+            )
+        return view
+
+
+def _plain(value: Any) -> Tensor:
+    """Return a tensor without what MONAI knows of it, which no criterion needs and every worker would have to send."""
+    return value.as_tensor() if hasattr(value, "as_tensor") else torch.as_tensor(value)
+
+
+def _classes(label: Tensor, name: str) -> Tensor:
+    """Return a label map (1, *S) as class indices (*S)."""
+    if label.ndim < 3 or label.shape[0] != 1:
+        raise ShapeError(
+            f"Expected {name!r} with one channel of class indices, (1, *size), but got {tuple(label.shape)}. "
+            "Use EnsureChannelFirstd, and leave AsDiscreted(to_onehot=…) to metrics."
+        )
+    classes = label[0].long()
+    if label.is_floating_point() and not torch.equal(classes.to(label.dtype), label[0]):
+        raise ShapeError(
+            f"Expected class indices in {name!r}, but a view has values between them. Give spatial transforms "
+            'mode=("bilinear", "nearest"), a lazy Compose overrides={"label": {"mode": "nearest"}}, and intensity '
+            "transforms the image alone."
+        )
+    return classes
+
+
+class EngineLoss(nn.Module):
+    """The criterion as a `SupervisedTrainer` wants it: give it as `loss_function`, and its `prepare_batch`, too.
+
+    Args:
+        criterion: The criterion; save it with the network, its weights are in its state dict.
+        tap: The tap on the network's encoder; None for methods that compare no latents.
+    """
+
+    def __init__(self, criterion: Criterion, tap: EncoderTap | None):
+        super().__init__()
+        if tap is None and criterion.uses_latents:
+            raise ConfigError(
+                f"Expected an EncoderTap for {type(criterion).__name__}, which compares latents, but got none. "
+                "Give EncoderTap(network, name)."
+            )
+        self.criterion, self.tap = criterion, tap
+        self._index: Tensor | None = None
+
+    def prepare_batch(
+        self,
+        batch: Mapping[str, Any],
+        device: str | torch.device | None = None,
+        non_blocking: bool = False,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Return images (2B, C, *S) and labels (2B, 1, *S), all first views, then all second ones."""
+        images, labels = (torch.cat(tuple(batch[name])) for name in ("images", "labels"))
+        self._index = batch["index"].to(device, non_blocking=non_blocking)
+        return (
+            images.to(device, non_blocking=non_blocking, **options),
+            labels.to(device, non_blocking=non_blocking)[:, None],
+        )
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of the batch that was prepared last; this also moves the weights."""
+        if self._index is None:
+            raise ConfigError(
+                "Expected a batch that this object prepared, but got another. "
+                "Give SupervisedTrainer(prepare_batch=loss.prepare_batch, loss_function=loss)."
+            )
+        index, self._index = self._index, None
+        features = None if self.tap is None else self.tap.pop()
+        loss: Tensor = self.criterion(logits, labels[:, 0], features, index).loss
+        return loss
+
+
+class RunFolder:
+    """A handler that records CE, Dice, ACR and beta of every sample and epoch in a run folder.
+
+    `adawac figure`, `report` and `watch` then work on it. An engine that goes on from a loaded state goes on with the
+    folder. What the engine has in `state.metrics` is kept, too.
+
+    Args:
+        out: The run folder, new or empty.
+        criterion: The criterion that is trained with.
+        samples: The table of the training set, or the name of the case that each sample belongs to, by row.
+        class_names: Name of each class, background first.
+        summary: What a list of runs shows of this one: `{"model": "UNet"}`.
+    """
+
+    def __init__(
+        self,
+        out: Path | str,
+        criterion: Criterion,
+        *,
+        samples: SampleTable | Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+        summary: Mapping[str, Any] | None = None,
+    ):
+        self.out, self.criterion = Path(out), criterion
+        self.options: dict[str, Any] = {"samples": samples, "class_names": class_names, "summary": summary}
+        self._recorder: RunRecorder | None = None
+
+    def attach(self, engine: "Engine") -> None:
+        """Follow an engine, as MONAI's handlers do."""
+        from ignite.engine import Events
+
+        engine.add_event_handler(Events.STARTED, self._start)
+        engine.add_event_handler(Events.EPOCH_COMPLETED, self._end_epoch)
+        engine.add_event_handler(Events.COMPLETED, self._finish)
+        engine.add_event_handler(Events.EXCEPTION_RAISED, self._fail)
+
+    def _start(self, engine: "Engine") -> None:
+        done = engine.state.epoch
+        self._recorder = RunRecorder(
+            self.out,
+            self.criterion,
+            epochs=engine.state.max_epochs,
+            resume=done if done and (self.out / "run.json").is_file() else None,
+            loop="monai",
+            **self.options,
+        )
+
+    def _end_epoch(self, engine: "Engine") -> None:
+        if self._recorder is not None:
+            metrics = {name: value for name, value in engine.state.metrics.items() if isinstance(value, int | float)}
+            self._recorder.end_epoch(engine.state.epoch, metrics)
+
+    def _finish(self, engine: "Engine") -> None:
+        if self._recorder is not None:
+            self._recorder.close("finished")
+
+    def _fail(self, engine: "Engine", error: BaseException) -> None:
+        if self._recorder is not None:
+            self._recorder.close("interrupted")
+        raise error  # else the engine would take it as handled

@@ -1,0 +1,342 @@
+"""AdaWAC with MONAI: two views of dictionary items, its engines, its networks."""
+
+import importlib
+import importlib.util
+import json
+import sys
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from documented_code import code_of
+from small_training import NUM_SAMPLES, network, optimizer_of, scans
+
+import adawac
+from adawac.errors import ConfigError, DataError, MissingDependencyError, ShapeError
+from adawac.integrations.recording import RunRecorder
+from adawac.runs import Run
+
+monai = pytest.importorskip("monai")
+
+from monai.data import CacheDataset, DataLoader, Dataset, PersistentDataset  # noqa: E402
+from monai.networks import nets  # noqa: E402
+from monai.transforms import (  # noqa: E402
+    Compose,
+    EnsureTyped,
+    LoadImaged,
+    MapTransform,
+    RandCropByPosNegLabeld,
+    RandFlipd,
+    RandGaussianNoised,
+    RandRotated,
+    RandSpatialCropd,
+    Spacingd,
+)
+
+from adawac.integrations.monai import EngineLoss, RunFolder, TwoViewsd  # noqa: E402
+
+KEYS = ["image", "label"]
+
+
+def items(n: int = NUM_SAMPLES):
+    """The scans of the other tests, as MONAI has them: label maps are floats with a channel."""
+    return [
+        {"image": image.numpy(), "label": label[None].float().numpy(), "index": row}
+        for row, (image, label) in enumerate(scans()[:n])
+    ]
+
+
+def alike(n: int = NUM_SAMPLES):
+    """One scan n times: whatever differs in its views is drawn."""
+    return [{**items(1)[0], "index": row} for row in range(n)]
+
+
+def noisy():
+    return TwoViewsd(Compose([RandFlipd(KEYS, prob=0.5), RandGaussianNoised("image", prob=1)]))
+
+
+class Counted(MapTransform):
+    """A deterministic transform that knows how often it was called."""
+
+    def __init__(self):
+        super().__init__(KEYS)
+        self.calls = 0
+
+    def __call__(self, data):
+        self.calls += 1
+        return data
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_item_has_two_views_and_its_row():
+    item = Compose([EnsureTyped(KEYS), noisy()])(items()[3])
+    assert set(item) == {"images", "labels", "index"}
+    assert item["index"] == 3
+    assert [type(one) for one in item["images"] + item["labels"]] == [torch.Tensor] * 4
+    assert [(one.shape, one.dtype) for one in item["images"]] == [((1, 8, 8), torch.float32)] * 2
+    assert [(one.shape, one.dtype) for one in item["labels"]] == [((8, 8), torch.int64)] * 2
+    assert not torch.equal(*item["images"])
+
+
+def test_image_and_label_are_transformed_together():
+    """Where the image is its label, every view's must be, too."""
+    same = [{"image": label[None].float(), "label": label[None].float(), "index": 1} for _, label in scans()[1:2]]
+    turned = TwoViewsd(RandRotated(KEYS, range_x=1.0, prob=1, mode=("nearest", "nearest")))
+    item = turned(same[0])
+    for image, label in zip(item["images"], item["labels"], strict=True):
+        assert torch.equal(image[0].long(), label)
+    assert not torch.equal(*item["labels"])
+
+
+@pytest.mark.parametrize("kind", ["plain", "cached", "persistent"])
+@pytest.mark.parametrize("loader", [DataLoader, torch.utils.data.DataLoader])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_view_comes_twice(tmp_path, kind, loader, workers):
+    """Neither within a batch, nor from two workers, nor in the next epoch, whoever seeds the workers."""
+    counted = Counted()
+    transform = Compose([EnsureTyped(KEYS), counted, noisy()])
+    data = {
+        "plain": lambda: Dataset(alike(), transform),
+        "cached": lambda: CacheDataset(alike(), transform, progress=False, num_workers=1),
+        "persistent": lambda: PersistentDataset(alike(), transform, cache_dir=tmp_path),
+    }[kind]()
+    batches = loader(data, batch_size=4, num_workers=workers)
+    views, rows = [], []
+    for _ in range(2):
+        for batch in batches:
+            assert [one.shape for one in batch["images"]] == [(4, 1, 8, 8)] * 2
+            assert [one.shape for one in batch["labels"]] == [(4, 8, 8)] * 2
+            views += [json.dumps(one.tolist()) for one in torch.cat(list(batch["images"]))]
+            rows += batch["index"].tolist()
+    assert rows == [*range(NUM_SAMPLES)] * 2
+    assert len(set(views)) == len(views) == 4 * NUM_SAMPLES
+    if workers == 0:
+        assert counted.calls == {"plain": 2 * NUM_SAMPLES, "cached": NUM_SAMPLES, "persistent": NUM_SAMPLES}[kind]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_determinism_is_that_of_monai(workers):
+    def views() -> torch.Tensor:
+        monai.utils.set_determinism(3)
+        data = Dataset(alike(), Compose([EnsureTyped(KEYS), noisy()]))
+        return torch.cat([torch.cat(list(batch["images"])) for batch in DataLoader(data, workers, batch_size=4)])
+
+    try:
+        first, second = views(), views()
+    finally:
+        monai.utils.set_determinism(None)
+    assert torch.equal(first, second)
+
+
+def test_the_second_view_does_not_see_the_first():
+    class Brighter(MapTransform):
+        def __call__(self, data):
+            data["image"] += 1  # in place, as nobody should
+            return data
+
+    item = {"image": torch.zeros(1, 4, 4), "label": torch.zeros(1, 4, 4), "index": 0}
+    views = TwoViewsd(Compose([Brighter(KEYS), RandFlipd(KEYS)]))(item)["images"]
+    assert [one.unique().tolist() for one in views] == [[1], [1]]
+
+
+def test_crops_come_before_the_views():
+    crop = RandCropByPosNegLabeld(KEYS, label_key="label", spatial_size=(4, 4), num_samples=2)
+    batches = DataLoader(Dataset(items()[1:4:2], Compose([EnsureTyped(KEYS), crop, noisy()])), batch_size=2)
+    [batch] = batches
+    assert batch["index"].tolist() == [1, 1, 3, 3]
+    assert batch["images"][0].shape == (4, 1, 4, 4)
+    with pytest.raises(ShapeError, match="before TwoViewsd"):
+        TwoViewsd(crop)(EnsureTyped(KEYS)(items()[1]))
+
+
+def test_wrong_items_say_what_to_do():
+    item = items()[1]
+    with pytest.raises(DataError, match=r"'image', 'label'\. Number the training data"):
+        noisy()({key: item[key] for key in KEYS})
+    with pytest.raises(ShapeError, match=r"but got \(3, 8, 8\)\. Use EnsureChannelFirstd"):
+        noisy()({**item, "label": np.zeros((3, 8, 8))})
+    smooth = TwoViewsd(RandRotated(KEYS, range_x=1.0, prob=1, mode="bilinear"))
+    with pytest.raises(ShapeError, match="values between them"):
+        smooth(item)
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
+
+
+def batches(epochs: int):
+    """The same batches for everybody."""
+    monai.utils.set_determinism(5)
+    try:
+        data = Dataset(items(), Compose([EnsureTyped(KEYS), noisy()]))
+        return [list(DataLoader(data, batch_size=4)) for _ in range(epochs)]
+    finally:
+        monai.utils.set_determinism(None)
+
+
+def plain_loop(epochs: int, out=None):
+    model, criterion = network(), adawac.AdaWAC(NUM_SAMPLES)
+    tap, optimizer = adawac.EncoderTap(model, "0"), optimizer_of(model)
+    recorder = out and RunRecorder(out, criterion, epochs=epochs)
+    for epoch, part in enumerate(batches(epochs), 1):
+        for batch in part:
+            logits = model(torch.cat(batch["images"]))
+            step = criterion(logits, torch.cat(batch["labels"]), tap.pop(), batch["index"])
+            step.loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if recorder:
+            recorder.end_epoch(epoch, {"lr": 0.1})
+    if recorder:
+        recorder.close()
+    return criterion.weights.beta
+
+
+def test_a_loop_of_ones_own_leaves_a_run_folder(tmp_path):
+    beta = plain_loop(2, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert (run.status, run.epoch, run.settings["loop"]) == ("finished", 2, "pytorch")
+    np.testing.assert_array_equal(run.history["beta"][-1], beta)
+    assert run.samples.label_sparse.tolist() == [row % 2 == 0 for row in range(NUM_SAMPLES)]
+    assert run.metrics[0]["lr"] == 0.1
+
+
+@pytest.mark.filterwarnings("ignore:NvImgCodecPydicomReader")  # it is not wanted here
+@pytest.mark.parametrize("lazy", [False, True])
+def test_volumes_from_files(tmp_path, lazy):
+    """NIfTI files, resampled, cropped and turned; with MONAI's lazy resampling as well."""
+    data = []
+    for row in range(2):
+        volume = np.random.default_rng(row).normal(size=(2, 20, 20, 12)).astype(np.float32)
+        volume[1] = np.pad(np.ones((8, 8, 4)), ((6, 6), (6, 6), (4, 4)))
+        for key, array in zip(KEYS, volume, strict=True):
+            nibabel.save(nibabel.Nifti1Image(array, np.diag([1.0, 1, 2, 1])), tmp_path / f"{key}{row}.nii.gz")
+        data.append({key: str(tmp_path / f"{key}{row}.nii.gz") for key in KEYS} | {"index": row})
+    mode = ("bilinear", "nearest")
+    options = {"lazy": lazy, "overrides": {"label": {"mode": "nearest"}} if lazy else None}
+    turned = Compose([RandRotated(KEYS, 0.4, prob=1, mode=mode), RandFlipd(KEYS, prob=0.5)], **options)
+    load = LoadImaged(KEYS, ensure_channel_first=True)
+    space = Spacingd(KEYS, (1, 1, 1.5), mode=mode)
+    crop = RandSpatialCropd(KEYS, (16, 16, 16), random_size=False)
+    transform = Compose([load, space, crop, TwoViewsd(turned)], **options)
+    [batch] = DataLoader(CacheDataset(data, transform, progress=False), num_workers=1, batch_size=2)
+    assert [one.shape for one in batch["images"]] == [(2, 1, 16, 16, 16)] * 2
+    assert torch.cat(list(batch["labels"])).flatten(1).amax(1).tolist() == [1] * 4
+    model, criterion = nets.UNet(3, 1, 2, channels=(4, 8), strides=(2,)), adawac.AdaWAC(2)
+    tap = adawac.EncoderTap(model, "model.1.submodule")
+    logits = model(torch.cat(batch["images"]))
+    criterion(logits, torch.cat(batch["labels"]), tap.pop(), batch["index"]).loss.backward()
+    assert (criterion.weights.beta != 0.5).all()
+
+
+def test_deep_supervision():
+    model = nets.SegResNetDS(2, init_filters=4, in_channels=1, out_channels=3, blocks_down=(1, 1, 1), dsdepth=2)
+    criterion, tap = adawac.AdaWAC(NUM_SAMPLES), adawac.EncoderTap(model, "encoder")
+    batch = batches(1)[0][0]
+    logits = model(torch.cat(batch["images"]))
+    assert [one.shape[2:] for one in logits] == [(8, 8), (4, 4)]
+    criterion(logits, torch.cat(batch["labels"]), tap.pop(), batch["index"]).loss.backward()
+    assert (criterion.weights.beta[:4] != 0.5).all()
+
+
+class Engine:
+    """A SupervisedTrainer with all that belongs to it."""
+
+    def __init__(self, folder, epochs: int, loss=None, **options):
+        from monai.engines import SupervisedTrainer
+
+        self.model, self.criterion = network(), adawac.AdaWAC(NUM_SAMPLES)
+        self.optimizer = optimizer_of(self.model)
+        self.loss = EngineLoss(self.criterion, adawac.EncoderTap(self.model, "0"))
+        self.trainer = SupervisedTrainer(
+            device=torch.device("cpu"),
+            max_epochs=epochs,
+            train_data_loader=batches(1)[0],
+            network=self.model,
+            optimizer=self.optimizer,
+            loss_function=loss or self.loss,
+            prepare_batch=self.loss.prepare_batch,
+            train_handlers=[RunFolder(folder, self.criterion)],
+            **options,
+        )
+
+    @property
+    def parts(self):
+        return {name: getattr(self, name) for name in ("model", "optimizer", "criterion", "trainer")}
+
+
+def test_the_engine_trains_as_the_plain_loop(tmp_path):
+    pytest.importorskip("ignite")
+    engine = Engine(tmp_path / "run", 1)
+    engine.trainer.run()
+    beta = plain_loop(1)
+    torch.testing.assert_close(engine.criterion.weights.beta, beta)
+    assert engine.trainer.state.output[0]["label"].shape == (1, 8, 8)  # as MONAI's metrics want it
+    run = Run(tmp_path / "run")
+    assert (run.status, run.epoch, run.settings["loop"]) == ("finished", 1, "monai")
+    np.testing.assert_array_equal(run.history["beta"][-1], beta)
+
+
+def test_an_engine_that_is_resumed_goes_on_with_the_folder(tmp_path):
+    pytest.importorskip("ignite")
+    whole = Engine(tmp_path / "whole", 3)
+    whole.trainer.run()
+    first = Engine(tmp_path / "run", 2)
+    first.trainer.run()
+    saved = {name: one.state_dict() for name, one in first.parts.items()}
+
+    again = Engine(tmp_path / "run", 3)
+    for name, one in again.parts.items():
+        one.load_state_dict({**saved[name], "max_epochs": 3} if name == "trainer" else saved[name])
+    again.trainer.run()
+    torch.testing.assert_close(again.criterion.weights.beta, whole.criterion.weights.beta)
+    run = Run(tmp_path / "run")
+    assert run.history.epochs.tolist() == [1, 2, 3]
+    np.testing.assert_array_equal(run.history["beta"], Run(tmp_path / "whole").history["beta"])
+
+
+def test_an_engine_that_fails_says_so(tmp_path):
+    pytest.importorskip("ignite")
+
+    def wrong(logits, labels):
+        raise ZeroDivisionError("on purpose")
+
+    engine = Engine(tmp_path / "run", 1, loss=wrong)
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        engine.trainer.run()
+    assert Run(tmp_path / "run").status == "interrupted"
+
+
+def test_the_loss_wants_its_own_batches():
+    model, criterion = network(), adawac.AdaWAC(NUM_SAMPLES)
+    loss = EngineLoss(criterion, adawac.EncoderTap(model, "0"))
+    with pytest.raises(ConfigError, match=r"prepare_batch=loss\.prepare_batch"):
+        loss(torch.zeros(8, 3, 8, 8), torch.zeros(8, 1, 8, 8))
+    with pytest.raises(ConfigError, match="Give EncoderTap"):
+        EngineLoss(criterion, None)
+    baseline = EngineLoss(adawac.build_method("baseline", NUM_SAMPLES), None)
+    images, labels = baseline.prepare_batch(batches(1)[0][0], "cpu")
+    assert baseline(model(images), labels).requires_grad
+
+
+def test_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = code_of("monai.md")
+    if importlib.util.find_spec("ignite") is None:
+        code = code[: code.index("from monai.engines")]
+    exec(compile(code, "monai.md", "exec"), {"__name__": "page"})
+    for name in ("loop", "engine")[: 1 + ("SupervisedTrainer" in code)]:
+        run = Run(f"runs/{name}")
+        assert (run.status, run.epoch) == ("finished", 3)
+        assert run.samples.label_sparse.sum() == 16
+        assert np.isfinite(run.history["beta"]).all()
+
+
+def test_without_the_library_it_says_so(monkeypatch):
+    for name in ("monai.transforms.transform",):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "adawac.integrations.monai")
+    with pytest.raises(MissingDependencyError, match=r"adawac\[monai\]"):
+        importlib.import_module("adawac.integrations.monai")
