@@ -292,7 +292,10 @@ def test_figures_and_reports_read_it(tmp_path):
     draw("separation", tmp_path / "run", tmp_path / "separation.svg")
     assert "label-sparse" in (tmp_path / "separation.svg").read_text()
     write_report([tmp_path / "run"], tmp_path / "report.html")
-    assert "training set" in (tmp_path / "report.html").read_text()
+    text = (tmp_path / "report.html").read_text()
+    assert "training set" in text
+    assert "adawac report run" in text
+    assert "adawac train --config" not in text  # that could not repeat it
 
 
 def test_a_checkpoint_may_be_chosen_by_the_separation(tmp_path):

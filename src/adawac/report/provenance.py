@@ -41,13 +41,17 @@ def list_commands(run: Run) -> list[dict[str, str]]:
         for place, one in enumerate(run.environments)
         if one.get("command")
     ]
-    return [
-        *started,
+    again = [
         {
             "why": "train it again from its own configuration",
             "command": f"adawac train --config {name}/config.yaml --out {name}-again",
         },
         {"why": "score it on its test cases", "command": f"adawac evaluate {name}"},
+    ]
+    own = "loop" not in run.settings  # what was trained by somebody else's loop, only that can train again
+    return [
+        *started,
+        *(again if own else []),
         {"why": "write this report", "command": f"adawac report {name} --out report.html"},
     ]
 
