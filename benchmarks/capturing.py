@@ -7,7 +7,10 @@ import torch
 
 
 def captured(function: Callable[[], Any], warmup: int = 3) -> Callable[[], None]:
-    """Return what replays a function, after some calls in which libraries choose their algorithms."""
+    """Return what replays a function, after some calls in which libraries choose their algorithms.
+
+    These are made on the stream that is captured: some libraries keep a workspace for each stream.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -15,6 +18,6 @@ def captured(function: Callable[[], Any], warmup: int = 3) -> Callable[[], None]
             function()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         function()
     return graph.replay

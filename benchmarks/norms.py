@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from capturing import captured
 
 from adawac.models import build
 from adawac.models.fused import fuse, normalise
@@ -60,7 +61,7 @@ class Bench:
 
     def milliseconds(self, step):
         """The median time of a step, captured where that is possible."""
-        run = self.captured(step) if self.cuda else step
+        run = captured(step) if self.cuda else step
         times = []
         for _ in range(self.rounds + 2 * self.cuda):
             self.wait()
@@ -76,18 +77,6 @@ class Bench:
                 run()
                 times.append(1000 * (time.perf_counter() - begin))
         return statistics.median(times[2 * self.cuda :])
-
-    def captured(self, step):
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            step()
-        return graph.replay
 
     def wait(self):
         if self.cuda:

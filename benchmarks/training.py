@@ -29,6 +29,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
+from capturing import captured
 from torch.profiler import ProfilerActivity, profile
 
 from adawac.config import TrainConfig, override
@@ -238,18 +239,11 @@ def rows(counts=(10**3, 10**4, 10**5, 10**6)) -> dict:
             out.loss.backward()
             record.add(0, index, out)
 
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                work()
-            torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            work()
+        replay = captured(work)
         torch.cuda.synchronize()
         started = time.perf_counter()
         for _ in range(100):
-            graph.replay()
+            replay()
         torch.cuda.synchronize()
         found[str(count)] = {"criterion_ms": 10 * (time.perf_counter() - started)}
         print(count, found[str(count)], flush=True)

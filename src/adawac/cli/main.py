@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
@@ -28,7 +28,6 @@ __all__ = [
     "run",
 ]
 
-P = ParamSpec("P")
 
 START, DATA, TRAIN, EVALUATE, SEE, PAPER, OPTIONS = (
     Group.create_ordered(name)
