@@ -138,7 +138,7 @@ def test_the_defaults_are_the_papers_recipe() -> None:
     assert (config.epochs, config.seed, config.data.batch_size, config.data.image_size) == (150, 1234, 24, (224, 224))
     optim = config.optim
     assert (optim.optimizer, optim.lr, optim.momentum, optim.weight_decay) == ("sgd", 0.01, 0.9, 1e-4)
-    assert (optim.schedule, config.hardware.precision, config.validation.select) == ("constant", "fp32", "last")
+    assert (optim.schedule, config.hardware.precision, config.validation.select) == ("constant", "auto", "last")
 
 
 @pytest.mark.parametrize("text", ["1e-4", "'1e-4'", "1.0E-4", "0.0001", "+1e-4"])

@@ -50,7 +50,7 @@ def measure(config: TrainConfig, *, steps: int = 20, warmup: int = 4) -> dict[st
         "model": config.model.name,
         "method": config.method.name,
         "forward": config.forward,
-        "precision": config.hardware.precision,
+        "precision": trainer.config.hardware.precision,
         "image_size": list(config.data.image_size),
         "batch_size": config.data.batch_size,
         "captured": step.reason is None,

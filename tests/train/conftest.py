@@ -32,7 +32,7 @@ def config(store) -> TrainConfig:
         data=DataConfig(store=store, image_size=(32, 32), batch_size=12),
         model=ModelConfig(name="small_network:small"),
         method=MethodConfig(name="adawac"),
-        hardware=HardwareConfig(accelerator="cpu"),
+        hardware=HardwareConfig(accelerator="cpu", precision="fp32"),
     )
 
 

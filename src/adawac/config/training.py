@@ -83,8 +83,8 @@ class HardwareConfig(Config):
     accelerator: Literal["auto", "cpu", "cuda"] = setting("auto", "Where to train.")
     devices: int = setting(1, "Devices on each machine.", least=1)
     nodes: int = setting(1, "Machines.", least=1)
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = setting(
-        "fp32", "Precision of the network; losses stay in fp32."
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = setting(
+        "auto", "Precision of the network; losses stay in fp32. auto: bf16 on a GPU that computes in it, else fp32."
     )
     compile: bool = setting(False, "Compile the network with torch.compile.")
     capture: Literal["auto", "never"] = setting("auto", "Replay a step as one CUDA graph where that is possible.")

@@ -13,17 +13,29 @@ import torch.distributed as dist
 from lightning_fabric import Fabric
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from adawac.config import TrainConfig
+from adawac.config import TrainConfig, override
 from adawac.errors import AdawacError, ConfigError, RunError
 
-__all__ = ["agree", "build_fabric", "launch", "lost_rank"]
+__all__ = ["agree", "build_fabric", "launch", "lost_rank", "settled"]
 
 _PRECISIONS: Mapping[str, Any] = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
+def settled(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with what this machine decides: the precision, where it is `auto`.
+
+    What is settled stands in the run folder, so that a run goes on as it began, wherever that is.
+    """
+    if config.hardware.precision != "auto":
+        return config
+    on_gpu = config.hardware.accelerator != "cpu" and torch.cuda.is_available()
+    half = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    return override(config, {"hardware.precision": "bf16" if half else "fp32"})
+
+
 def build_fabric(config: TrainConfig) -> Fabric:
     """Return what knows the devices, after setting torch's switches for precision and determinism."""
-    hardware = config.hardware
+    hardware = settled(config).hardware
     if hardware.accelerator == "cuda" and not torch.cuda.is_available():
         raise ConfigError("Expected a GPU for hardware.accelerator=cuda, but torch sees none. Choose cpu or auto.")
     on_gpu = hardware.accelerator != "cpu" and torch.cuda.is_available()

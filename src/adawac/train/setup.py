@@ -23,7 +23,7 @@ from adawac.models import build
 from adawac.models.fused import fuse
 from adawac.train.forward import Views
 from adawac.train.optim import average, build_optimizer
-from adawac.train.ranks import build_fabric
+from adawac.train.ranks import build_fabric, settled
 from adawac.train.state import TrainingState
 from adawac.train.tracking import check_trackers
 
@@ -67,6 +67,7 @@ class Trainer:
 
 def set_up(config: TrainConfig, fabric: Fabric | None = None) -> Trainer:
     """Read the data and build network, method and optimiser, each where it will run."""
+    config = settled(config)
     fabric = build_fabric(config) if fabric is None else fabric
     check_trackers(config.track)
     store = Store(_store_path(config))
