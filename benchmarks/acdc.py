@@ -10,7 +10,8 @@
 The list is benchmarks/acdc_runs.yaml, in order of priority. A run is left out if its result stands in acdc.json or its
 folder is complete, and if it would not end in time; an interrupted one is resumed. All runs share one process, so that
 imports and CUDA start once. Checkpoints of finished runs are removed unless --keep-checkpoints. Several such processes
-may work on one list at a time, each with --shared: their rates then say nothing about how fast a run alone is.
+may work on one list at a time, each with --shared and their number: their rates then say nothing about how fast a run
+alone is.
 """
 
 import time
@@ -72,10 +73,11 @@ class Budget:
     Args:
         listing: Has the rates to begin with.
         end: When the process has to be over (`time.monotonic`).
+        processes: How many share the device, each of which gets its part of these rates.
     """
 
-    def __init__(self, listing: Listing, end: float):
-        self.listing, self.overhead, self.measured = listing, listing.overhead, {}
+    def __init__(self, listing: Listing, end: float, processes: int = 1):
+        self.listing, self.processes, self.overhead, self.measured = listing, processes, listing.overhead, {}
         self.end = end - SPARE
 
     @property
@@ -84,8 +86,11 @@ class Budget:
 
     def needed(self, config: TrainConfig, slices: int) -> float:
         """Return how many seconds a run will take."""
-        rate = self.measured.get(_kind(config)) or self.listing.rates[config.model.name][num_views(config)]
+        rate = self.measured.get(_kind(config)) or self._guessed(config)
         return self.overhead + slices / rate
+
+    def _guessed(self, config: TrainConfig) -> float:
+        return self.listing.rates[config.model.name][num_views(config)] / self.processes
 
     def learn(self, config: TrainConfig, slices: int, rate: float, seconds: float) -> None:
         """Take in what a run took, from nothing to its scores."""
@@ -237,7 +242,7 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
     training.add_argument("--seconds", type=float, required=True, help="how long all of it may take")
     training.add_argument("--only", nargs="*", help="groups or names, with * for anything")
     training.add_argument("--keep-checkpoints", action="store_true")
-    training.add_argument("--shared", action="store_true", help="other processes use the device at the same time")
+    training.add_argument("--shared", type=int, default=1, metavar="N", help="N such processes use the device")
     collecting = commands.add_parser("collect")
     collecting.add_argument("runs", type=Path)
     collecting.add_argument("--store", type=Path, help="to see whether the weights follow the images' brightness")
@@ -254,8 +259,8 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
         return 0
     standing = {entry["name"] for entry in read_results(args.results)}
     chosen = [planned for planned in listing.chosen(args.only) if planned.name not in standing]
-    budget = Budget(listing, started + args.seconds)
-    well = train(args.store, args.runs, chosen, budget, args.keep_checkpoints, args.shared)
+    budget = Budget(listing, started + args.seconds, args.shared)
+    well = train(args.store, args.runs, chosen, budget, args.keep_checkpoints, args.shared > 1)
     return 0 if well else 1
 
 

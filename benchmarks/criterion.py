@@ -103,8 +103,8 @@ def main() -> None:
         "milliseconds": {name: round(1000 * value, 3) for name, value in medians.items()},
         "against_plain": {name: round(value / medians[anchors[name]], 3) for name, value in medians.items()},
     }
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / f"criterion-{device.type}.json").write_text(json.dumps(result, indent=2) + "\n")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"criterion-{device.type}.json").write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
 
 
