@@ -5,8 +5,9 @@
 
 STORE is ACDC, prepared. Each part is a script of its own, whose results lie beside this one's. `gpu-check.json` says
 for each part how long it took, how it ended, and which source it measured: the hash of everything that a training step
-consists of, without comments. A part that stands there with the present hash is not run again, so that the
-whole can be done piece by piece; `tests/test_docs.py` fails when a part was measured with other source than there is.
+(or a start) consists of, without comments and imports. A part that stands there with the present hash is not run again,
+so that the whole can be done piece by piece; `tests/test_docs.py` fails when a part was measured with other source than
+there is.
 """
 
 import argparse
@@ -23,18 +24,21 @@ import tokenize
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 NAME = "gpu-check.json"
 # What a step consists of, from the views to the optimiser.
 STEP = [
-    *(f"train/{one}.py" for one in ("step", "capture", "casting", "forward", "record", "rehearsal", "optim")),
+    *(f"train/{one}.py" for one in ("step", "capture", "casting", "forward", "record", "optim")),
     *(f"{one}.py" for one in ("algorithm", "losses", "objective", "pixel_sums", "pixel_kernels", "methods")),
     "models/fused",
     "models/transunet.py",
     *(f"data/{one}.py" for one in ("views", "resample", "warp_kernels", "randomness")),
 ]
+# And what happens before the first one.
+START = [*STEP, "rehearsal.py", "gpu.py", "train/setup.py", "train/ranks.py"]
 
 
 def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[str]]]:
@@ -47,8 +51,10 @@ def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[st
     network = [scratch / "unet", "--store", store, "--epochs", 30]
     return {
         "tests": (150, tests),
-        "training-unet": (240, training("unet", "start", "kernels", "ladder", "cost", "batch", "size", "rows")),
-        "training-transunet": (400, training("transunet", "start", "kernels", "ladder", "cost", "batch")),
+        "start-unet": (50, training("unet", "start")),
+        "start-transunet": (80, training("transunet", "start")),
+        "training-unet": (240, training("unet", "kernels", "ladder", "cost", "batch", "size", "rows")),
+        "training-transunet": (600, training("transunet", "kernels", "ladder", "cost", "batch")),
         "criterion": (25, script("criterion.py", "--device", "cuda", "--out", out)),
         "pixels": (40, script("pixels.py", "--out", out / "pixels-cuda.json")),
         "norms": (60, script("norms.py", "--out", out / "norms-cuda.json")),
@@ -59,17 +65,17 @@ def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[st
     }
 
 
-def source_hash() -> str:
-    """Return the hash of everything that a step consists of; comments, docstrings and blank lines do not count."""
+def source_hash(part: str = "training") -> str:
+    """Return the hash of what a part measures; comments, docstrings, imports and blank lines do not count."""
     digest = hashlib.sha256()
-    for path in _files():
+    for path in _files(START if part.startswith("start") else STEP):
         digest.update(path.relative_to(ROOT).as_posix().encode())
         digest.update("\n".join(_code(path.read_text())).encode())
     return digest.hexdigest()[:16]
 
 
-def _files() -> Iterator[Path]:
-    for name in STEP:
+def _files(names: list[str]) -> Iterator[Path]:
+    for name in names:
         path = ROOT / "src" / "adawac" / name
         yield from sorted(path.glob("*.py")) if path.is_dir() else [path]
 
@@ -82,16 +88,22 @@ def _code(source: str) -> Iterator[str]:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if _says_nothing(node):
             lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
     yield from (line.rstrip() for line in lines if line.strip())
+
+
+def _says_nothing(node: ast.AST) -> TypeGuard[ast.stmt]:
+    """Tell whether a statement is a docstring or an import."""
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return text or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def stale(results: Path = RESULTS) -> list[str]:
     """Return the parts that were measured with other source than there is now."""
     path = results / NAME
     found = json.loads(path.read_text())["parts"] if path.exists() else {}
-    return [name for name, one in found.items() if one["source"] != source_hash()]
+    return [name for name, one in found.items() if one["source"] != source_hash(name)]
 
 
 def run(command: list[str], limit: float) -> int:
@@ -114,9 +126,9 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     known = next((one / NAME for one in (args.out, RESULTS) if (one / NAME).exists()), None)
     done = json.loads(known.read_text())["parts"] if known else {}
-    source = source_hash()
     scratch = tempfile.TemporaryDirectory()  # for a network, which is no result
     for name, (needed, command) in parts(args.store.absolute(), args.out.absolute(), Path(scratch.name)).items():
+        source = source_hash(name)
         fresh = name in done and done[name]["source"] == source and done[name]["status"] == 0
         if (args.only and name not in args.only) or fresh:
             continue

@@ -156,20 +156,31 @@ def start(store: Path, model: str) -> dict:
     found = {}
     with tempfile.TemporaryDirectory() as cache:
         for name in ("nothing compiled yet", "all compiled"):
-            begun = time.perf_counter()
-            environment = {**os.environ, "TRITON_CACHE_DIR": cache}
-            subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, check=True)
-            found[name] = {"seconds_to_first_step": time.perf_counter() - begun}
+            command, environment = [sys.executable, "-c", code], {**os.environ, "TRITON_CACHE_DIR": cache}
+            before = time.time()
+            done = subprocess.run(
+                command, cwd=Path(__file__).parent, env=environment, stdout=subprocess.PIPE, text=True, check=True
+            )
+            moments = json.loads(done.stdout.splitlines()[-1])
+            found[name] = {"seconds_to_first_step": moments["stepped"] - before, "parts": {}}
+            for part, moment in moments.items():
+                found[name]["parts"][part], before = moment - before, moment
             print("start", model, name, found[name], flush=True)
     return found
 
 
 def first_step(store: str, model: str) -> None:
-    """Take one step, and leave."""
+    """Take one step, say when, and leave."""
+    moments = {"imported": time.time()}
 
     class Leave(Clock):
+        def start(self, *_):
+            moments["set up"] = time.time()
+
         def step(self, epoch, step):
             torch.cuda.synchronize()
+            moments["stepped"] = time.time()
+            print(json.dumps(moments), flush=True)
             os._exit(0)
 
     config = override(TrainConfig(), {"data.store": Path(store), "model.name": model, **BASE})

@@ -52,8 +52,12 @@ def kernels(result: dict[str, Any]) -> str:
 
 
 def start(result: dict[str, Any]) -> str:
-    found = [[name, f"{one['seconds_to_first_step']:.0f}"] for name, one in _measured(result)]
-    return f"{table(['Triton has', 's from the start of the process to the first step'], found)}\n\n{_where(result)}"
+    found = [
+        [name, f"{one['seconds_to_first_step']:.0f}", *(f"{part:.1f}" for part in one.get("parts", {}).values())]
+        for name, one in _measured(result)
+    ]
+    parts = ["libraries imported", "set up", "first step"] if len(found[0]) > 2 else []
+    return f"{table(['Triton has', 's from the start of the process', *parts], found)}\n\n{_where(result)}"
 
 
 def cost(result: dict[str, Any]) -> str:

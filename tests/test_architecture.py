@@ -14,7 +14,7 @@ SOURCE = Path(adawac.__file__).parent
 
 # Each layer may import from those before it, and from its own.
 LAYERS = [
-    ["errors", "files", "locks", "registry", "gpu"],
+    ["errors", "files", "locks", "registry", "rehearsal", "gpu"],
     ["pixel_kernels"],
     ["pixel_sums"],
     ["losses", "distributed", "features", "checks", "objective"],
@@ -34,7 +34,8 @@ LAYERS = [
     ["__main__"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
-CORE = [name for layer in LAYERS[:6] for name in layer if name != "pixel_kernels"]  # they import Triton, when asked to
+WITH_TRITON = ("pixel_kernels", "rehearsal")  # they import it, when asked to
+CORE = [name for layer in LAYERS[:6] for name in layer if name not in WITH_TRITON]
 
 
 def part_of(path: Path) -> str:

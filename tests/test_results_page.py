@@ -26,6 +26,7 @@ set:
   method.options: {eta_beta: 8.0, lambda_ac: 2.0}
   optim.lr: 0.05
   hardware.accelerator: cpu
+  hardware.precision: fp32
 rates: {smp:Unet/resnet18: {1: 100, 2: 50}, nonsense: {1: 100, 2: 50}}
 overhead: 10
 groups:
@@ -163,14 +164,14 @@ class TestDriver:
         claimed = tmp_path / "runs" / acdc.CLAIMS / "base-seed1"
         claimed.mkdir(parents=True)
         lock = acdc.FolderLock(claimed)
-        code, out = drive("train", "--shared", "--only", "base-*", "ada-*")
+        code, out = drive("train", "--shared", "2", "--only", "base-*", "ada-*")
         lock.release()
         assert code == 0
         assert [line.split(":")[0] for line in out.splitlines()] == ["ada-seed1"]
         drive("collect")
         [entry] = json.loads((tmp_path / "acdc.json").read_text())["runs"]
         assert entry["shared"]
-        assert drive("train", "--shared", "--only", "base-*")[1].startswith("base-seed1")  # it is free now
+        assert drive("train", "--shared", "2", "--only", "base-*")[1].startswith("base-seed1")  # it is free now
 
     def test_starts_nothing_without_time(self, drive, tmp_path):
         code, out = drive("train", "--only", "base-*", seconds=25)

@@ -2,18 +2,19 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
-__all__ = ["DTYPES", "INTERPRETED", "on_trial", "plain", "succeeds"]
+from adawac.rehearsal import performance, rehearsal
+
+__all__ = ["DTYPES", "INTERPRETED", "plain", "succeeds"]
 
 log = logging.getLogger(__name__)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then kernels run on CPU tensors, slowly: for tests
-_on_trial = False
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -30,8 +31,11 @@ def plain(x: Tensor) -> bool:
 def succeeds(what: str, device: torch.device, trial: Callable[[], None]) -> bool:
     """Tell whether a trial of kernels goes well there: Triton needs a GPU that it knows, and a C compiler."""
     try:
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False), _trial():
-            trial()
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            with rehearsal(device), suppress(AssertionError):  # nothing runs, so that nothing is right
+                trial()
+            with performance():
+                trial()
     except Exception as error:  # Triton raises whatever its compiler, the driver or the system do
         log.warning(
             "%s run on torch's own kernels, which are slower: Triton's do not work on %s (%s: %s).",
@@ -42,18 +46,3 @@ def succeeds(what: str, device: torch.device, trial: Callable[[], None]) -> bool
         )
         return False
     return True
-
-
-@contextmanager
-def _trial() -> Iterator[None]:
-    global _on_trial
-    _on_trial = True
-    try:
-        yield
-    finally:
-        _on_trial = False
-
-
-def on_trial() -> bool:
-    """Tell whether kernels are called to see whether they work."""
-    return _on_trial

@@ -10,11 +10,11 @@ from torch import Tensor
 from adawac.algorithm import Step
 from adawac.data.loading import Batch
 from adawac.models.fused.normalise import works
+from adawac.rehearsal import rehearsal
 from adawac.train.capture import Captured
 from adawac.train.casting import CastWeights
 from adawac.train.optim import learning_rate, set_learning_rate
 from adawac.train.record import EpochRecord
-from adawac.train.rehearsal import rehearsal
 from adawac.train.setup import Trainer
 
 __all__ = ["TrainStep", "why_eager"]
