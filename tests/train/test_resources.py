@@ -64,6 +64,16 @@ def test_too_little_device_memory_says_what_to_change(config, tmp_path, monkeypa
     assert run.checkpoint("last").state["epoch"] == 1
 
 
+def test_a_network_that_is_too_large_for_the_device_says_what_to_change(config, tmp_path, monkeypatch):
+    def huge(*args, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore text.")
+
+    monkeypatch.setattr("adawac.train.setup.build", huge)
+    with pytest.raises(RunError, match=r"Tried to allocate 2.00 GiB.*Lower data.batch_size"):
+        fit(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("capture", ["auto", "never"])

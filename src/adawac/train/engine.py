@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,23 +93,30 @@ def fit(config: TrainConfig | None, out: Path | str, *, resume: bool = False, wa
 
 def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, watch: Watch) -> None:
     """Train on one rank."""
-    trainer = set_up(config, fabric)
-    with Keeper(trainer, out, resume) as keeper, Interrupt() as interrupt:
-        try:
-            _fit(trainer, keeper, resume, watch if keeper.writer else Silence(), interrupt)
-        except torch.OutOfMemoryError as error:
-            raise RunError(
-                f"Expected a step to fit into the device's memory, but it did not ({str(error).splitlines()[0]}). "
-                "Lower data.batch_size or data.image_size, set hardware.precision=bf16 or forward=encoder, or stream "
-                "the samples with data.residence=stream."
-            ) from error
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise ConfigError(
-                f"Expected more than 1 value per channel for BatchNorm, but the last batch has too few ({error}). "
-                "Change data.batch_size so that the last batch has more samples, or enlarge data.image_size."
-            ) from error
+    with _explained():
+        trainer = set_up(config, fabric)
+    with Keeper(trainer, out, resume) as keeper, Interrupt() as interrupt, _explained():
+        _fit(trainer, keeper, resume, watch if keeper.writer else Silence(), interrupt)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to do about errors of torch that settings can help."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"Expected the training to fit into the device's memory, but it did not ({str(error).splitlines()[0]}). "
+            "Lower data.batch_size or data.image_size, set hardware.precision=bf16 or forward=encoder, or stream "
+            "the samples with data.residence=stream."
+        ) from error
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ConfigError(
+            f"Expected more than 1 value per channel for BatchNorm, but the last batch has too few ({error}). "
+            "Change data.batch_size so that the last batch has more samples, or enlarge data.image_size."
+        ) from error
 
 
 def _fit(trainer: Trainer, keeper: Keeper, resume: bool, watch: Watch, interrupt: Interrupt) -> None:
