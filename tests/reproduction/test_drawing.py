@@ -40,3 +40,16 @@ def test_figures_are_drawn_and_quick_ones_marked(planned, tmp_path):
             assert first.size == second.size
             changed = np.any(np.asarray(first) != np.asarray(second), axis=-1)
             assert changed.mean() > 0.005  # the mark can be seen
+
+
+def test_presets_have_figures_of_their_own(planned, tmp_path, small_store):
+    """What shows one run, such as the weights, cannot show two presets."""
+    name, grid, _ = planned
+    grid = grid.with_presets(("paper", "official"))
+    rows = make_jobs(grid.rows(), grid.seeds, small_store, tmp_path / "out", grid.convention)
+    drawn = []
+    for preset, (_, (job,)) in zip(("paper", "official"), rows, strict=True):
+        example_run(job.folder)
+        write_scores(job.folder, job.evaluation, [])
+        drawn += [f"grid-{preset}-{n}.{ending}" for n in (1, 2) for ending in ("png", "pdf")]
+        assert [path.name for path in draw_figures(name, grid, rows, tmp_path, quick=False)] == drawn

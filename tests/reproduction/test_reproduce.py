@@ -196,6 +196,12 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path, small_store, capsys):
         (["table-1", "--out", "OUT"], "Give --data, or --quick"),
         (["table-1", "--data", "OUT/absent", "--out", "OUT"], "Expected a prepared store"),
         (["table-3", "--data", "STORE", "--out", "OUT"], "has no 'RV'"),
+        (["figure-4", "--data", "STORE", "--out", "OUT"], "has no 'RV'"),
+        (
+            ["table-1", "--data", "STORE", "--out", "OUT", "--set", "model.pretrained=absent.npz"],
+            "absent.npz does not exist",
+        ),
+        (["table-1", "--quick", "--out", "OUT", "--set", "method.options.eta_betta=1"], "Near names: 'eta_beta'"),
         (["table-1", "--quick"], "Give --out"),
         ([], "See `adawac reproduce --list`"),
         (["table-1", "--quick", "--out", "OUT", "--jobs", "0"], "at least 1 job at a time"),
@@ -212,6 +218,34 @@ def test_bad_input_is_one_message_and_exit_code_2(tmp_path, small_store, capsys,
     assert out == ""
     assert message in err
     assert "Traceback" not in err
+
+
+def test_weights_that_cannot_be_had_are_one_message_before_any_run(tmp_path, small_store, capsys, monkeypatch):
+    from adawac.models import hub
+
+    def refused(*_):
+        raise OSError("no network")
+
+    monkeypatch.setenv("ADAWAC_WEIGHTS", str(tmp_path))
+    monkeypatch.setattr(hub, "_download_from_hub", refused)
+    words = ["reproduce", "table-5", "--data", str(small_store), "--out", str(tmp_path / "out")]
+    assert command(words) == 2
+    told = capsys.readouterr().err
+    assert told.count("Expected to download") == 1
+    assert "started" not in told
+    assert not (tmp_path / "out" / "logs").exists()
+
+
+def test_what_was_changed_stands_below_the_numbers(tmp_path, small_store):
+    path = write_grid(tmp_path / "grid.yaml", axes={"method": ["baseline"]}, paper={})
+    found = reproduce(path, tmp_path / "out", data=small_store, changes={"optim.lr": 0.02, "data.batch_size": 10})
+    (data, changed) = found.comparison.notes
+    assert data.startswith("Data: ")
+    assert changed == "Changed in all of our runs: optim.lr=0.02, data.batch_size=10."
+    for ending in ("md", "tex", "html", "json"):
+        text = (tmp_path / "out" / f"grid.{ending}").read_text(encoding="utf-8").replace("\\_", "_")
+        assert "optim.lr=0.02, data.batch_size=10" in text
+        assert "training slices of" in text
 
 
 def test_the_list(capsys):

@@ -115,6 +115,11 @@ def test_missing_runs_are_missing_cells(compared):
     assert comparison.orderings[0].left_out == ("adawac",)
 
 
+def test_where_no_run_is_done_ours_is_missing_and_not_the_papers(compared):
+    _, order = to_tables(compared({}), quick=False)
+    assert order.rows[0] == ("DSC", "–", "missing", "–", "–")
+
+
 METHODS = ["baseline", "pair", "acr-only", "adawac"]
 IN_PAPER = {"baseline": [70, 40, 1], "pair": [71, 30, 1], "acr-only": [72, 20, 1], "adawac": [73, 10, 1]}
 

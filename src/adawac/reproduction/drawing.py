@@ -18,7 +18,7 @@ __all__ = ["draw_figures"]
 def draw_figures(
     name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], folder: Path, *, quick: bool
 ) -> list[Path]:
-    """Draw the figures of a grid as PNG and PDF; those whose runs are not all done are left out.
+    """Draw the figures of a grid as PNG and PDF, once for each preset; those whose runs are not all done are left out.
 
     Args:
         name: The grid's name; the files are called so.
@@ -27,9 +27,18 @@ def draw_figures(
         folder: Where the files go.
         quick: Mark the figures as not the paper's.
     """
-    jobs = [own[0] for _, own in planned]
-    if not grid.drawings or any(job.state != "done" for job in jobs):
-        return []
+    presets: dict[str, list[Job]] = {}
+    for row, own in planned:
+        presets.setdefault(row.labels.get("preset", ""), []).append(own[0])
+    paths = []
+    for preset, jobs in presets.items():
+        if grid.drawings and all(job.state == "done" for job in jobs):
+            stem = f"{name}-quick" if quick else name
+            paths += _draw(f"{stem}-{preset}" if len(presets) > 1 else stem, grid, jobs, folder, quick)
+    return paths
+
+
+def _draw(stem: str, grid: Grid, jobs: Sequence[Job], folder: Path, quick: bool) -> list[Path]:
     from adawac.figures import compose
 
     paths = []
@@ -37,9 +46,7 @@ def draw_figures(
         number = "" if len(grid.drawings) == 1 else f"-{place + 1}"
         picture = compose(drawing.name, [job.folder for job in jobs], width=drawing.width, **drawing.options)
         picture = _marked(picture) if quick else picture
-        for ending in (".png", ".pdf"):
-            path = folder / f"{name}{'-quick' if quick else ''}{number}{ending}"
-            paths.append(picture.save(path))
+        paths += [picture.save(folder / f"{stem}{number}{ending}") for ending in (".png", ".pdf")]
     return paths
 
 

@@ -72,8 +72,10 @@ def _order_table(comparison: Comparison, quick: bool) -> Table:
         labels = dict(zip(others, one.labels, strict=True))
         names = [_shown(labels[axis]) for axis in shown]
         tau = "–" if math.isnan(one.tau) else f"{one.tau:.2f}"
-        beside = (_ranks(one.paper), _ranks(one.ours), tau, _verdict(one))
-        rows.append((*names, one.column, *(beside if comparison.grid.paper else (_ranks(one.ours),))))
+        # Names without a number of ours are in neither order; then it is not the paper's number that is missing.
+        ours = _ranks(one.ours) or _NONE
+        beside = (_ranks(one.paper) or "–", ours, tau, _verdict(one))
+        rows.append((*names, one.column, *(beside if comparison.grid.paper else (ours,))))
     beside = ("paper", _ours(quick), "Kendall tau", "same order")
     return Table(
         title=_shown(f"{comparison.name}: best to worst") + (" (quick)" if quick else ""),
@@ -84,7 +86,7 @@ def _order_table(comparison: Comparison, quick: bool) -> Table:
 
 
 def _ranks(names: Sequence[Sequence[str]]) -> str:
-    return _shown(" > ".join(" = ".join(one) for one in names)) or _NONE
+    return _shown(" > ".join(" = ".join(one) for one in names))
 
 
 def _verdict(one: Ordering) -> str:
@@ -114,6 +116,7 @@ def _notes(comparison: Comparison, quick: bool) -> tuple[str, ...]:
     grid = comparison.grid
     seeds = ", ".join(str(seed) for seed in comparison.seeds)
     notes = [f"Ours: mean ± standard deviation (n - 1) over the seeds {seeds}; convention {grid.convention}."]
+    notes += comparison.notes
     notes += [f"Paper: {grid.source}."] if grid.source else []
     notes += [grid.note] if grid.note else []
     notes += [f"{comparison.missing} cells are missing: no finished run has that number."] if comparison.missing else []
@@ -192,6 +195,7 @@ def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, Outco
         "title": grid.title,
         "source": grid.source,
         "note": grid.note,
+        "notes": list(comparison.notes),
         "convention": grid.convention,
         "seeds": list(comparison.seeds),
         "rows": lines,

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from adawac.data.store import Store
-from adawac.errors import ConfigError, DataError, RunError, near
+from adawac.errors import MissingFileError, RunError
 from adawac.locks import FolderLock
 from adawac.reproduction.drawing import draw_figures
 from adawac.reproduction.engines import Watch, build_engine
-from adawac.reproduction.grids import Grid, load_grid
+from adawac.reproduction.grids import Grid, Row, load_grid
 from adawac.reproduction.jobs import Job, Outcome, make_jobs
 from adawac.reproduction.quick import phantom_store, quick_seeds, quick_settings
 from adawac.reproduction.rendering import write_comparison
+from adawac.reproduction.stores import checked_store, describe_store
 from adawac.reproduction.tables import Comparison, compare
 
 __all__ = ["Reproduction", "Silence", "reproduce"]
@@ -108,21 +109,23 @@ def reproduce(
     grid = grid.with_presets(tuple(presets)) if presets else grid
     out = Path(out)
     rows = grid.rows(quick_settings(grid) if quick else None, changes)
-    store = None if quick else _checked_store(data, grid)
+    store = None if quick else checked_store(data, grid)
+    _check_methods(rows, changes or {})
     runner = build_engine(engine, address=address, at_once=jobs)
     lock = _lock(out)
     try:
-        store = phantom_store(grid, out / "quick-data") if store is None else store
+        place = phantom_store(grid, out / "quick-data") if store is None else store.path
         seeds = quick_seeds(grid) if quick else grid.seeds
-        planned = make_jobs(rows, seeds, store, out, grid.convention)
+        planned = make_jobs(rows, seeds, place, out, grid.convention)
         unique = list({job.name: job for _, own in planned for job in own}.values())
         waiting = [job for job in unique if job.state != "done"]
         watch = Silence() if watch is None else watch
         watch.planned(unique, len(unique) - len(waiting))
         noted = _Failures(watch=watch)
         if waiting:
+            _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
             runner.run(waiting, noted)
-        comparison = compare(short, grid, planned)
+        comparison = compare(short, grid, planned, _notes(store, grid, rows, changes or {}))
         files = []
         if grid.columns:
             files += write_comparison(comparison, out, quick=quick, failures=noted.found)
@@ -138,18 +141,48 @@ def reproduce(
     )
 
 
-def _checked_store(data: Path | str | None, grid: Grid) -> Path:
-    if data is None:
-        raise ConfigError("Expected the prepared store of the data set, but got none. Give --data, or --quick.")
-    store = Store(data)
-    wanted = [column.class_name for column in grid.named_columns if column.class_name is not None]
-    absent = [one for one in wanted if one not in store.class_names]
-    if absent:
-        raise DataError(
-            f"Expected a store with the classes of the table, but {store.path} ({store.dataset}) has no {absent[0]!r}. "
-            f"Near names: {near(absent[0], store.class_names)}. Prepare the data set {grid.dataset or 'it is of'}."
-        )
-    return Path(data)
+def _check_weights(jobs: Sequence[Job], here: bool) -> None:
+    """Refuse pretrained weights that are not there, or fit not: else every run would begin, and fail, by itself.
+
+    Args:
+        jobs: What is to be trained.
+        here: Whether that is on this machine; then what is to be downloaded is.
+    """
+    models = {str(job.config.model): job.config for job in jobs if job.config.model.pretrained is not None}
+    for config in models.values():
+        model, given = config.model, str(config.model.pretrained)
+        if Path(given).suffix and not Path(given).is_file():
+            raise MissingFileError(
+                f"Expected a file of pretrained weights, but {given} does not exist. Give its path, --set "
+                "model.pretrained=FILE; imagenet downloads one, null trains from scratch."
+            )
+        if here and config.data.store is not None:
+            from adawac.models import build
+
+            store = Store(config.data.store)
+            sizes = (store.num_classes, len(store.channels), config.data.image_size)
+            build(model.name, *sizes, pretrained=given, tap=model.tap, **model.options)
+
+
+def _check_methods(rows: Sequence[Row], changes: Mapping[str, Any]) -> None:
+    """Refuse options that no method knows; what comes with the package needs no check, which takes torch's import."""
+    if not any(path.startswith("method") for path in changes):
+        return
+    from adawac.methods import build_method
+
+    for row in rows:
+        method = row.config.method
+        build_method(method.name, 1, method.preset, **{"trim_ratio": 0.5, **method.options})
+
+
+def _notes(store: Store | None, grid: Grid, rows: Sequence[Row], changes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a reader must know of our numbers: the data, unless it is the phantom, and what was changed."""
+    changed = ", ".join(f"{path}={value}" for path, value in changes.items())
+    notes = (
+        "" if store is None else describe_store(store, grid, rows),
+        f"Changed in all of our runs: {changed}." if changed else "",
+    )
+    return tuple(note for note in notes if note)
 
 
 def _lock(out: Path) -> FolderLock:

@@ -79,13 +79,14 @@ class Ordering:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A whole table: what the paper has, what we have, and the order of the methods."""
+    """A whole table: what the paper has, what we have, the order of the methods, and notes on our numbers."""
 
     name: str
     grid: Grid
     seeds: tuple[int, ...]
     lines: tuple[Line, ...]
     orderings: tuple[Ordering, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def missing(self) -> int:
@@ -99,8 +100,10 @@ class Comparison:
         return tuple(several) or (self.grid.compared,)
 
 
-def compare(name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]]) -> Comparison:
-    """Read the scores of all runs and set them beside the paper's numbers."""
+def compare(
+    name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], notes: Sequence[str] = ()
+) -> Comparison:
+    """Read the scores of all runs and set them beside the paper's numbers; `notes` will stand below these."""
     lines = []
     for row, jobs in planned:
         printed = grid.printed(row)
@@ -111,7 +114,8 @@ def compare(name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]])
             cells.append(Cell(column=column.name, paper=printed.get(column.name), mean=mean, std=std, count=count))
         lines.append(Line(labels=row.labels, cells=tuple(cells), jobs=tuple(jobs)))
     seeds = tuple(job.config.seed for job in planned[0][1])
-    return Comparison(name=name, grid=grid, seeds=seeds, lines=tuple(lines), orderings=_orderings(grid, planned, lines))
+    orderings = _orderings(grid, planned, lines)
+    return Comparison(name=name, grid=grid, seeds=seeds, lines=tuple(lines), orderings=orderings, notes=tuple(notes))
 
 
 def run_value(scores: Sequence[Score], column: Column) -> float:

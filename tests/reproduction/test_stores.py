@@ -1,0 +1,71 @@
+"""The store of a grid: another data set's is refused, and what is not the paper's data says so."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from grid_files import write_grid
+
+from adawac.data.cases import SampleTable, sample_id
+from adawac.data.phantom_files import SYNAPSE_TRAINING
+from adawac.data.store import Store
+from adawac.errors import DataError
+from adawac.reproduction import grid_names, load_grid
+from adawac.reproduction.stores import checked_store, describe_store
+
+
+@pytest.mark.parametrize("name", grid_names())
+def test_a_grid_of_the_paper_takes_its_own_data_set_only(name, small_store):
+    _, grid = load_grid(name)
+    if grid.dataset == "synapse":  # the phantom has its organs
+        assert checked_store(small_store, grid).path == small_store
+    else:
+        with pytest.raises(DataError, match=r"has no 'RV'.*Prepare the data set acdc"):
+            checked_store(small_store, grid)
+
+
+def test_a_grid_of_ones_own_takes_any_store_that_has_its_columns(tmp_path, small_store):
+    _, grid = load_grid(write_grid(tmp_path / "grid.yaml", dataset="acdc"))
+    assert checked_store(small_store, grid).path == small_store
+    _, grid = load_grid(write_grid(tmp_path / "grid.yaml", columns={"LV": {"metric": "dice", "class": "LV"}}, paper={}))
+    with pytest.raises(DataError, match="has no 'LV'"):
+        checked_store(small_store, grid)
+
+
+def synapse_table(training) -> SampleTable:
+    """The samples of a store of Synapse with these training cases, and the paper's test cases of one slice each."""
+    cases = {f"case{number:04d}": one for number, one in training.items()} | {f"test{k}": (1, 0, 0) for k in range(12)}
+    rows = [(case, k, first <= k <= last) for case, (count, first, last) in cases.items() for k in range(count)]
+    case, number, dense = (np.array(column) for column in zip(*rows, strict=True))
+    return SampleTable(
+        id=np.array([sample_id("synapse", one, one, "0", k) for one, k, _ in rows]),
+        patient=case,
+        case=case,
+        slice=number,
+        axis=np.full(len(rows), "0"),
+        unit=np.full(len(rows), "slice"),
+        split=np.where(np.char.startswith(case, "test"), "test", "train"),
+        group=np.full(len(rows), ""),
+        position=number,
+        shape=np.tile([4, 4], (len(rows), 1)),
+        fraction=np.where(dense[:, None], [0.5, 0.5], [1.0, 0.0]),
+        class_names=("background", "liver"),
+    )
+
+
+def test_the_papers_data_is_recognised():
+    _, grid = load_grid("table-2")
+    whole = SimpleNamespace(table=synapse_table(SYNAPSE_TRAINING))
+    expected = "2211 training slices of 18 cases, 1280 of them label-dense; 12 test cases"
+    assert describe_store(whole, grid, grid.rows()) == f"Data: {expected}, as in the paper."
+    part = SimpleNamespace(table=synapse_table({5: SYNAPSE_TRAINING[5]}))
+    found = describe_store(part, grid, grid.rows())
+    assert found.startswith("Data: 117 training slices of 1 cases, 94 of them label-dense; 12 test cases.")
+    assert found.endswith(f"The paper had {expected}.")
+
+
+def test_a_grid_of_ones_own_is_not_held_against_the_paper(tmp_path, small_store):
+    _, grid = load_grid(write_grid(tmp_path / "grid.yaml"))
+    assert "The paper had" not in describe_store(Store(small_store), grid, grid.rows())
+    rows = grid.rows(last={"data.split": "fold:0/2"})  # who trains is another question for every split
+    assert describe_store(Store(small_store), grid, rows) == ""
