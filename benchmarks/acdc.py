@@ -30,7 +30,8 @@ from pathlib import Path  # noqa: E402
 
 from acdc_entries import CONVENTIONS, TIMING, describe, is_complete, read_timing  # noqa: E402
 from acdc_list import LIST, Listing, Planned, num_views, read_list  # noqa: E402
-from results_page import PICTURES, RESULTS, read_results  # noqa: E402
+from results_figure import draw_overview  # noqa: E402
+from results_page import OVERVIEW, PICTURES, RESULTS, read_results  # noqa: E402
 
 import adawac  # noqa: E402
 from adawac.config import TrainConfig  # noqa: E402
@@ -235,6 +236,7 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", type=Path, default=LIST, help="another list of runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="another file of results")
+    parser.add_argument("--overview", type=Path, default=OVERVIEW, help="another picture of all results")
     commands = parser.add_subparsers(dest="command", required=True)
     training = commands.add_parser("train")
     training.add_argument("store", type=Path)
@@ -255,6 +257,7 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
         return 0
     if args.command == "collect":
         names = collect(args.runs, listing, args.results, args.store)
+        draw_overview(listing, read_results(args.results), args.overview)
         print(f"{len(names)} runs into {args.results}: {', '.join(names)}")
         return 0
     standing = {entry["name"] for entry in read_results(args.results)}

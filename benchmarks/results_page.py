@@ -31,6 +31,8 @@ _SEPARATION = (
 )
 _WEIGHTS = "β of every training slice of ACDC over the epochs of one AdaWAC run"
 ASSETS = ROOT / "docs" / "assets"
+OVERVIEW = ASSETS / "acdc-overview.png"
+"""All results at a glance."""
 PICTURES = [
     Picture("unet-adawac-seed1", "separation", ASSETS / "acdc-separation.png", f"{_SEPARATION}: UNet"),
     Picture(
@@ -40,6 +42,11 @@ PICTURES = [
     Picture("transunet-adawac-seed1", "weights", ASSETS / "acdc-weights-transunet.png", f"{_WEIGHTS}: TransUNet"),
 ]
 """What the page shows, as far as it has been drawn."""
+
+OVERVIEW_TEXT = (
+    "Test DSC of every run on ACDC, one line for each row of the tables below: a dot for each seed, filled for the "
+    "first, and a bar at their mean; a thin line goes through the first row's mean over the seeds that all rows have"
+)
 
 _MEASURES = {
     "beta_auc": "AUC of β: label-dense above label-sparse",
@@ -77,6 +84,7 @@ def blocks(listing: Listing, entries: list[Entry], pictures: Iterable[Picture] =
     found = {f"acdc-{group.name}": _group(group, rows) for group in listing.groups}
     found["acdc-total"] = _total(entries)
     found["acdc-separation"] = _separation(listing.groups[0], rows, pictures)
+    found["acdc-overview"] = f"![{OVERVIEW_TEXT}](assets/{OVERVIEW.name})" if OVERVIEW.is_file() else ""
     found["acdc-missing"] = _missing(listing, {entry["name"] for entry in entries})
     return found
 

@@ -96,6 +96,7 @@ class TestDriver:
     def drive(self, acdc, listing, store, tmp_path, capsys):
         def drive(command, *more, seconds=600):
             files = ["--list", str(tmp_path / "list.yaml"), "--results", str(tmp_path / "acdc.json")]
+            files += ["--overview", str(tmp_path / "overview.png")]
             timed = [str(store), str(tmp_path / "runs"), "--seconds", str(seconds)]
             code = acdc.main([*files, command, *(timed if command == "train" else [str(tmp_path / "runs")]), *more])
             return code, capsys.readouterr().out
@@ -120,6 +121,7 @@ class TestDriver:
         assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
 
         assert drive("collect")[0] == 0
+        assert (tmp_path / "overview.png").read_bytes().startswith(b"\x89PNG")
         base, ada = json.loads((tmp_path / "acdc.json").read_text())["runs"]
         assert (base["name"], base["row"], base["group"], base["seed"]) == ("base-seed1", "base", "first", 1)
         assert (base["views"], ada["views"], ada["epochs"], ada["part"]) == (1, 2, 2, "test")
@@ -289,6 +291,37 @@ def entry(row, seed, dice, distances, *, group="first", patients=None, separatio
         "patients": patients or {},
         "separation": separation,
     }
+
+
+class TestOverview:
+    @pytest.fixture
+    def lines(self, acdc, listing):
+        from results_figure import _lines
+
+        return lambda entries: [list(_lines(group, entries)) for group in listing.groups]
+
+    def test_has_a_line_for_each_row_and_none_for_candidates(self, lines):
+        entries = [entry("ada", 2, 0.84, (2, 2)), entry("ada", 1, 0.8, (1, 1)), entry("base", 1, 0.7, (4, 4))]
+        first, second = lines([*entries, entry("half", 1, 0.9, (1, 1), group="second")])
+        assert [line.label for line in first[1:]] == ["baseline", "AdaWAC"]
+        assert first[0].scores == {}
+        assert first[2].scores == pytest.approx({1: 80, 2: 84})
+        assert second == []
+
+    def test_holds_rows_against_the_first_by_the_seeds_that_all_have(self, acdc, lines):
+        from matplotlib.figure import Figure
+        from results_figure import _draw
+
+        first, _ = lines([entry("base", 1, 0.7, (4, 4)), entry("base", 2, 0.6, (4, 4)), entry("ada", 1, 0.8, (1, 1))])
+        axes = Figure().subplots()
+        _draw(axes, first)
+        assert axes.get_lines()[0].get_xdata() == pytest.approx([70, 70])
+
+    def test_draws_nothing_before_the_first_run(self, acdc, listing, tmp_path):
+        from results_figure import draw_overview
+
+        draw_overview(listing, [], tmp_path / "none.png")
+        assert not (tmp_path / "none.png").exists()
 
 
 class TestPage:

@@ -1,0 +1,106 @@
+"""The picture at the head of docs/results.md: the DSC of every run on ACDC."""
+
+import statistics
+import textwrap
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from acdc_list import Block, Group, Listing
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+from results_page import OVERVIEW, OVERVIEW_TEXT, Entry
+
+from adawac.figures.picture import Picture
+from adawac.figures.style import Style
+
+STYLE = Style(width="text")
+_LINE, _REST = 0.165, 0.5  # inches: a row, and what a panel has besides
+
+
+class Line(NamedTuple):
+    """A row of a table, or without scores the title of one."""
+
+    label: str
+    scores: dict[int, float]
+    """DSC in %, by seed."""
+
+
+def draw_overview(listing: Listing, entries: list[Entry], path: Path = OVERVIEW) -> None:
+    """Draw what was scored on the test cases, a panel for each group; candidates, which were not, are left out."""
+    panels = {group.title: list(_lines(group, entries)) for group in listing.groups}
+    panels = {title: lines for title, lines in panels.items() if lines}
+    if not panels:
+        return
+    heights = [_LINE * len(lines) for lines in panels.values()]
+    with STYLE.applied():
+        figure = Figure(figsize=(STYLE.inches, sum(heights) + _REST * len(panels)), layout="constrained")
+        grid = figure.subplots(len(panels), height_ratios=heights, squeeze=False)
+        for axes, (title, lines) in zip(grid[:, 0], panels.items(), strict=True):
+            _draw(axes, lines)
+            axes.set_title(title, fontweight="bold")
+        axes.set_xlabel("DSC, %, mean over all classes and test cases")
+        Picture(figure=figure, title="DSC of every run", alt=OVERVIEW_TEXT, style=STYLE).save(path)
+    with Image.open(path) as drawn:  # a few colours, and their way into white
+        drawn.convert("RGB").quantize(64).save(path, optimize=True)
+
+
+def _lines(group: Group, entries: list[Entry]) -> Iterator[Line]:
+    """Yield the lines of a group from top to bottom."""
+    for block in group.blocks:
+        if not _begun(block, entries):
+            continue
+        yield Line(block.title, {})
+        for row, label in block.labels.items():
+            scores = {
+                one["seed"]: 100 * one["scores"]["adawac"]["dice"]["mean"] for one in entries if one["row"] == row
+            }
+            if scores:
+                yield Line(label.replace("`", ""), scores)
+
+
+def _begun(block: Block, entries: list[Entry]) -> bool:
+    names = {run.name for run in block.runs if run.part == "test"}
+    return any(entry["name"] in names for entry in entries)
+
+
+def _draw(axes: Axes, lines: list[Line]) -> None:
+    for place, line in enumerate(lines):
+        if line.scores:
+            _draw_row(axes, place, line)
+        else:
+            _draw_reference(axes, place + 1, list(takewhile(lambda one: one.scores, lines[place + 1 :])))
+    axes.set_yticks(range(len(lines)), [textwrap.shorten(line.label, 62, placeholder=" …") for line in lines])
+    for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
+        tick.set_fontstyle("normal" if line.scores else "italic")
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.spines[["left", "right", "top"]].set_visible(False)
+
+
+def _draw_row(axes: Axes, place: int, line: Line) -> None:
+    mean, colour = statistics.mean(line.scores.values()), _colour(line.label)
+    for seed, score in line.scores.items():
+        filled = colour if seed == min(line.scores) else STYLE.paper
+        axes.plot(score, place, "o", color=colour, markerfacecolor=filled, markersize=3.4, zorder=3)
+    if len(line.scores) > 1:
+        axes.plot([mean, mean], [place - 0.36, place + 0.36], color=colour, linewidth=1.4, zorder=2)
+    axes.annotate(f"{mean:.1f}", (1.01, place), xycoords=("axes fraction", "data"), va="center", color=STYLE.muted)
+
+
+def _draw_reference(axes: Axes, place: int, rows: list[Line]) -> None:
+    """Draw the first row's mean, over the seeds that can be compared, through all rows of a table."""
+    shared = set.intersection(*(set(row.scores) for row in rows))
+    if shared:
+        mean = statistics.mean(rows[0].scores[seed] for seed in shared)
+        axes.plot([mean, mean], [place - 0.5, place + len(rows) - 0.5], color=STYLE.muted, linewidth=0.6, zorder=1)
+
+
+def _colour(label: str) -> str:
+    """Return the colour of what a label begins with: the baselines and pair are what the others are held against."""
+    if label.startswith("baseline"):
+        return STYLE.muted
+    return STYLE.acr if label.startswith("pair") else STYLE.ce
