@@ -3,6 +3,7 @@
 import math
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -191,3 +192,4 @@ def test_the_number_of_samples_must_be_a_count(given):
         checks.positive("num_samples", given)
     with pytest.raises(ConfigError, match="num_samples"):
         adawac.AdaWAC(num_samples=0)
+    assert type(checks.positive("num_samples", np.int64(3))) is int

@@ -1,9 +1,12 @@
 """Wrong calls: one message each, that says what to do."""
 
+from functools import partial
+
 import pytest
 import torch
 
 import adawac
+from adawac import checks
 from adawac.errors import ShapeError
 
 
@@ -34,19 +37,43 @@ def test_a_right_call():
         ({"labels": torch.full((4, 8, 8), 3)}, r"labels in 0\.\.2 \(K = 3 classes\), but got \[3\].*ignore_index"),
         ({"labels": torch.full((4, 8, 8), -1)}, r"labels in 0\.\.2.*\[-1\]"),
         ({"labels": torch.zeros(4, 8, 8)}, r"integer type.*float32.*\.long\(\)"),
-        ({"labels": torch.zeros(4, 1, 8, 8, dtype=torch.int64)}, r"labels \(4, 8, 8\).*\(4, 1, 8, 8\).*not one-hot"),
+        ({"labels": torch.zeros(4, 1, 8, 8, dtype=torch.int64)}, r"labels \(4, 8, 8\).*\(4, 1, 8, 8\).*labels\[:, 0\]"),
+        ({"labels": torch.zeros(4, 3, 8, 8)}, r"labels \(4, 8, 8\).*not one-hot.*labels\.argmax\(1\)"),
+        ({"labels": torch.zeros(4, 8, 8, dtype=torch.uint16)}, r"integer type.*uint16.*\.long\(\)"),
+        ({"labels": [torch.zeros(2, 8, 8).long()] * 2}, r"1 logits, 2 label maps.*torch\.cat\(batch\[\"labels\"\]\)"),
         ({"labels": torch.zeros(2, 8, 8, dtype=torch.int64)}, r"labels \(4, 8, 8\).*\(2, 8, 8\)"),
         ({"logits": torch.randn(4, 1, 8, 8)}, r"K ≥ 2.*background and foreground"),
         ({"logits": torch.zeros(4, 3, 8, 8, dtype=torch.int64)}, r"floating type.*int64"),
+        ({"logits": torch.randn(4, 2, 3, 8, 8)}, r"labels \(4, 3, 8, 8\).*logits\.unbind\(1\)"),
         ({"features": None}, r"AdaWAC compares them, but got none.*tap\.pop\(\)"),
         ({"features": []}, "but got none"),
         ({"features": torch.randn(2, 5, 2, 2)}, r"latents of 4 rows.*\(2, 5, 2, 2\).*Both views"),
+        ({"features": torch.randn(8, 5, 2, 2)}, r"latents of 4 rows.*\(8, 5, 2, 2\).*no_grad"),
         ({"logits": [torch.randn(4, 3, 8, 8)] * 2, "labels": [torch.zeros(4, 8, 8).long()]}, "2 logits, 1 label maps"),
     ],
 )
 def test_wrong_calls(changes, message):
     with pytest.raises(ShapeError, match=message):
         call(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"index": [0, 5]}, r"vector of integers.*a list of 2 int"),
+        ({"index": ["case 1", "case 2"]}, r"a list of 2 str.*\{name: row for row, name in enumerate\(names\)\}"),
+        ({"index": None}, r"vector of integers.*NoneType"),
+        ({"labels": torch.zeros(4, 8, 8).long().numpy()}, r"labels to be a tensor.*ndarray"),
+        ({"logits": {"out": torch.randn(4, 3, 8, 8)}}, r"logits to be a tensor.*keys \['out'\].*output\['out'\]"),
+        ({"logits": None}, r"logits to be a tensor.*NoneType"),
+        ({"features": (torch.randn(2, 5), torch.randn(2, 5))}, r"one tensor.*a tuple of 2 Tensor.*torch\.cat"),
+        ({"features": {"encoder": torch.randn(4, 5)}}, r"one tensor.*keys \['encoder'\]"),
+    ],
+)
+def test_wrong_types(changes, message):
+    """Straight to the checks: the tests' own of all annotations would come first."""
+    with pytest.raises(ShapeError, match=message):
+        call(partial(checks.batch, adawac.AdaWAC(num_samples=6), views=None, values=True), **changes)
 
 
 def test_supervision_weights_must_match():
@@ -75,16 +102,62 @@ def test_ignored_labels_are_allowed():
     assert call(adawac.AdaWAC(num_samples=6, ignore_index=255), labels=labels).loss.isfinite()
 
 
-def test_values_are_checked_in_the_first_step_only_unless_asked(monkeypatch):
-    seen = []
-    original = adawac.checks._index
+def test_two_views_are_no_resolutions():
+    """As a list they would be deep supervision, with two thirds for the first view."""
+    logits, labels = torch.randn(4, 3, 8, 8), torch.randint(0, 3, (4, 8, 8))
+    with pytest.raises(ShapeError, match=r"two of the same size, \(2, 3, 8, 8\).*torch\.cat\(logits\)"):
+        call(logits=list(logits.chunk(2)), labels=list(labels.chunk(2)))
+    assert call(logits=[logits[:2], logits[2:]], labels=labels[:2]).loss.isfinite()  # a second output, one label map
 
-    def spy(index, num_samples, values):
-        seen.append(values)
-        original(index, num_samples, values)
 
-    monkeypatch.setattr("adawac.checks._index", spy)
-    lazy, eager = adawac.AdaWAC(num_samples=6), adawac.AdaWAC(num_samples=6, validate=True)
-    for criterion in (lazy, lazy, eager, eager):
-        call(criterion)
-    assert seen == [True, False, True, True]
+def test_an_ignored_label_that_its_type_cannot_hold_ignores_nothing():
+    labels = torch.full((4, 8, 8), 255, dtype=torch.uint8)
+    with pytest.raises(ShapeError, match=r"but got \[255\]"):
+        call(adawac.AdaWAC(num_samples=6, ignore_index=-1), labels=labels)
+
+
+@pytest.mark.parametrize("elsewhere", ["labels", "features", "index", "criterion"])
+def test_all_must_be_on_one_device(elsewhere):
+    criterion = adawac.AdaWAC(num_samples=6)
+    if elsewhere == "criterion":
+        criterion.to("meta")
+        changes = {}
+    else:
+        shape = {"labels": (4, 8, 8), "features": (4, 5), "index": (2,)}[elsewhere]
+        kind = torch.float32 if elsewhere == "features" else torch.int64
+        changes = {elsewhere: torch.zeros(shape, dtype=kind, device="meta")}
+    name = "latents" if elsewhere == "features" else elsewhere
+    with pytest.raises(ShapeError, match=rf"{name} on meta.*criterion\.to\(device\)"):
+        call(criterion, **changes)
+
+
+def test_values_are_checked_in_every_step_on_the_cpu():
+    criterion = adawac.AdaWAC(num_samples=6)
+    call(criterion)
+    with pytest.raises(ShapeError, match=r"every index in 0\.\.5"):
+        call(criterion, index=torch.tensor([0, 6]))
+    with pytest.raises(ShapeError, match=r"labels in 0\.\.2"):
+        call(criterion, labels=torch.full((4, 8, 8), 255))
+
+
+def test_elsewhere_values_are_checked_in_the_first_step_only_unless_asked():
+    """A meta tensor has no values: whoever looks at them fails."""
+
+    def step(criterion):
+        shapes = {"logits": (4, 3, 8, 8), "features": (4, 5)}
+        whole = {"labels": (4, 8, 8), "index": (2,)}
+        return criterion(
+            **{name: torch.zeros(shape, device="meta") for name, shape in shapes.items()},
+            **{name: torch.zeros(shape, dtype=torch.int64, device="meta") for name, shape in whole.items()},
+        )
+
+    for validate in (False, True):
+        criterion = adawac.AdaWAC(num_samples=6, validate=validate).to("meta")
+        with pytest.raises(RuntimeError, match="meta"):
+            step(criterion)
+        criterion._checked = True  # by the first step
+        if validate:
+            with pytest.raises(RuntimeError, match="meta"):
+                step(criterion)
+        else:
+            assert step(criterion).beta.shape == (2,)

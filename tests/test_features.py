@@ -198,6 +198,31 @@ def test_a_wrong_name_lists_the_near_ones():
         adawac.EncoderTap(Network(), "encodr")
 
 
+@pytest.mark.parametrize("name", [None, ["encoder", "decoder"], nn.Linear(1, 1), {}])
+def test_what_is_no_name_is_explained(name):
+    with pytest.raises(UnknownNameError, match=r"name of a submodule, or several.*model\.named_modules\(\)"):
+        adawac.EncoderTap(Network(), name)
+
+
+def test_a_wrong_name_among_several_leaves_no_hook_behind():
+    model = Network()
+    with pytest.raises(UnknownNameError, match="'nowhere'"):
+        adawac.EncoderTap(model, {"encoder": 1.0, "nowhere": 1.0})
+    assert not model.encoder._forward_hooks
+
+
+def test_a_submodule_that_is_never_called_is_explained():
+    class ByMethod(Network):
+        def forward(self, x):
+            return self.decoder(self.encoder.forward(x))
+
+    model = ByMethod()
+    tap = adawac.EncoderTap(model, "encoder")
+    model(images())
+    with pytest.raises(TapError, match=r"called as such.*forward_features"):
+        tap.pop()
+
+
 def test_outputs_that_are_mappings():
     class Pyramid(nn.Module):
         def forward(self, x):

@@ -131,6 +131,9 @@ def test_metrics_of_one_epoch_add_up_and_are_strict_json(tmp_path: Path) -> None
         run.log_metrics(1, {"loss": np.float32(0.5), "grad": float("inf")})
         run.log_metrics(1, {"dice": torch.tensor(0.25), "group": {"a": float("nan")}})
         run.log_metrics(2, {"loss": 0.1})
+        for wrong in (torch.ones(3), np.ones(2), object()):
+            with pytest.raises(RunError, match=r"number as metric 'dice', but got.*Give one number"):
+                run.log_metrics(2, {"loss": 0.1, "dice": wrong})
         with pytest.raises(RunError, match="Expected an epoch after 2, but got 1"):
             run.log_metrics(1, {})
     found = Run(tmp_path / "run")

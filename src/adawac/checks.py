@@ -1,10 +1,11 @@
 """What is wrong with a call, said once and clearly.
 
 Shapes are checked in every step, for that costs nothing. Values (labels, indices) are on the device, and looking at
-them makes the host wait: that happens in the first step, and in every one with `validate=True`.
+them makes the host wait: on a GPU that happens in the first step, and in every one with `validate=True`.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["batch", "positive", "same_samples"]
 
+_LABELS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 
 def positive(name: str, value: int) -> int:
-    """Return a count that is at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    """Return a count that is at least 1, Python's or NumPy's."""
+    try:
+        count = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1:
         raise ConfigError(f"Expected {name} to be a whole number ≥ 1, but got {value!r}. Give len(train_set).")
-    return value
+    return count
 
 
 def same_samples(saved: Tensor | None, own: Tensor) -> None:
@@ -46,31 +53,79 @@ def batch(
     values: bool,
 ) -> None:
     """Check a call of the criterion; `values` looks into labels and index, too."""
-    _index(index, criterion.weights.log_odds.shape[0], values)
-    scales = [logits] if isinstance(logits, Tensor) else list(logits)
-    targets = [labels] * len(scales) if isinstance(labels, Tensor) else list(labels)
+    log_odds = criterion.weights.log_odds
+    _index(index, len(log_odds))
+    scales, targets = _levels("logits", logits), _levels("labels", labels)
+    latents = _latents(features, criterion) if criterion.uses_latents else []
+    _one_device(logits=scales[:1], labels=targets[:1], latents=latents[:1], index=[index], criterion=[log_odds])
+    waits = index.device.type != "cpu" or torch.compiler.is_compiling()
+    values = values or not waits
+    if values:
+        _rows(index, len(log_odds))
+    if not isinstance(labels, Tensor):
+        _no_views(scales, targets, len(index))
+    targets = targets * len(scales) if isinstance(labels, Tensor) else targets
     weights = criterion.objective.supervision
     if not scales or len(targets) != len(scales) or (weights is not None and len(weights) != len(scales)):
         raise ShapeError(
             f"Expected as many label maps and supervision weights as logits, but got {len(scales)} logits, "
-            f"{len(targets)} label maps and the weights {weights}. Give one label map for all, or one for each."
+            f"{len(targets)} label maps and the weights {weights}. Give one label map for all, or one for each; views "
+            'are concatenated, torch.cat(batch["labels"]).'
         )
     for level, (one, target) in enumerate(zip(scales, targets, strict=True)):
         resized = isinstance(labels, Tensor) and level > 0
         _supervised(one, target, len(index), criterion, values and not resized, resized)
-    if criterion.uses_latents:
-        _latents(features, len(index), views, criterion)
+    for latent in latents:
+        _both_views(latent, len(index), views, criterion)
 
 
-def _index(index: Tensor, num_samples: int, values: bool) -> None:
-    if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32) or len(index) == 0:
+def _index(index: Any, num_samples: int) -> None:
+    whole = isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)
+    if not whole or index.dim() != 1 or len(index) == 0:
         raise ShapeError(
-            f"Expected index to be a vector of integers, one for each sample of the batch, but got {_like(index)}."
+            "Expected index to be a vector of integers (int64), one for each sample of the batch, but got "
+            f"{_like(index)}. Return each sample's row, 0..{num_samples - 1}, from your data set's __getitem__; number "
+            "samples that have names: {name: row for row, name in enumerate(names)}."
         )
-    if values and (int(index.min()) < 0 or int(index.max()) >= num_samples):
+
+
+def _rows(index: Tensor, num_samples: int) -> None:
+    lowest, highest = (int(one) for one in index.aminmax())
+    if lowest < 0 or highest >= num_samples:
         raise ShapeError(
             f"Expected every index in 0..{num_samples - 1} (num_samples={num_samples}), but got values from "
-            f"{int(index.min())} to {int(index.max())}. Give each sample's row in the training set."
+            f"{lowest} to {highest}. Give each sample's row in the training set."
+        )
+
+
+def _levels(name: str, given: Any) -> list[Tensor]:
+    """Return logits or labels as a list of resolutions."""
+    levels = [given] if isinstance(given, Tensor) else given
+    if not isinstance(levels, list | tuple) or not all(isinstance(one, Tensor) for one in levels):
+        raise ShapeError(
+            f"Expected {name} to be a tensor, or a list of them (deep supervision), but got {_like(given)}. "
+            "Take the tensor out of what your network or loader returns, such as output['out']."
+        )
+    return list(levels)
+
+
+def _no_views(logits: Sequence[Tensor], labels: Sequence[Tensor], size: int) -> None:
+    """Refuse a list of two views: as two resolutions they would be weighed unequally, and nobody would notice."""
+    alike = len(logits) == len(labels) == 2 and logits[0].shape == logits[1].shape and labels[0] is not labels[1]
+    if alike and len(logits[0]) == size:
+        raise ShapeError(
+            "Expected a list of logits to be one of resolutions (deep supervision), but got two of the same size, "
+            f"{tuple(logits[0].shape)}, with a label map each. Concatenate views: torch.cat(logits), torch.cat(labels)."
+        )
+
+
+def _one_device(**given: Sequence[Tensor]) -> None:
+    places = {name: tensors[0].device for name, tensors in given.items() if tensors}
+    if len(set(places.values())) > 1:
+        raise ShapeError(
+            "Expected logits, labels, latents, index and the criterion on one device, but got "
+            f"{', '.join(f'{name} on {place}' for name, place in places.items())}. Move what is elsewhere: "
+            'criterion.to(device), batch["index"].to(device).'
         )
 
 
@@ -90,45 +145,74 @@ def _supervised(logits: Tensor, labels: Tensor, size: int, criterion: "Criterion
             f"Expected {2 * size} rows of logits, both views of {size} samples, but got {size}. "
             "This method supervises both views; give both, or take the method baseline."
         )
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ShapeError(f"Expected labels of an integer type, but got {_like(labels)}. Convert them with .long().")
     expected = (len(logits), *logits.shape[2:])
     given = (len(labels), *logits.shape[2:]) if resized and labels.dim() == len(expected) else tuple(labels.shape)
     if given != expected:
         raise ShapeError(
-            f"Expected labels {expected} for logits {tuple(logits.shape)}, but got {_like(labels)}. Give class numbers "
-            "(not one-hot), a label map for each row of the logits."
+            f"Expected labels {expected} for logits {tuple(logits.shape)}, but got {_like(labels)}. "
+            f"{_advice(logits, labels)}"
+        )
+    if labels.dtype not in _LABELS:
+        raise ShapeError(
+            f"Expected labels of an integer type that torch computes with, but got {_like(labels)}. Convert them with "
+            ".long()."
         )
     if values:
-        ignored = criterion.objective.ignore_index
-        wrong = (labels < 0) | (labels >= logits.shape[1])
-        if ignored is not None:
-            wrong &= labels != ignored
-        if bool(wrong.any()):
-            raise ShapeError(
-                f"Expected labels in 0..{logits.shape[1] - 1} (K = {logits.shape[1]} classes), but got "
-                f"{labels[wrong].unique().tolist()[:8]}. Map them to consecutive classes, give the network more "
-                "outputs, or name one of them as ignore_index."
-            )
+        _known_classes(labels, logits.shape[1], criterion.objective.ignore_index)
 
 
-def _latents(
-    features: Tensor | Sequence[tuple[float, Tensor]] | None, size: int, views: Tensor | None, criterion: "Criterion"
-) -> None:
+def _advice(logits: Tensor, labels: Tensor) -> str:
+    """Say what to do about labels of another shape than the logits'."""
+    if logits.dim() == labels.dim() + 2:
+        return "Logits of several resolutions that are stacked go in as a list: logits.unbind(1)."
+    if labels.dim() == logits.dim() and labels.shape[1] == 1:
+        return "Give class numbers (not one-hot) without a channel: labels[:, 0]."
+    if labels.shape == logits.shape:
+        return "Give class numbers (not one-hot): labels.argmax(1)."
+    return "Give class numbers (not one-hot), a label map for each row of the logits: torch.cat([labels_1, labels_2])."
+
+
+def _known_classes(labels: Tensor, classes: int, ignored: int | None) -> None:
+    lowest, highest = (int(one) for one in labels.aminmax())
+    if lowest >= 0 and highest < classes:
+        return
+    found = [one for one in labels.unique().tolist() if not 0 <= one < classes and one != ignored]
+    if found:
+        raise ShapeError(
+            f"Expected labels in 0..{classes - 1} (K = {classes} classes), but got {found[:8]}. Map them to "
+            "consecutive classes, give the network more outputs, or name one of them as ignore_index."
+        )
+
+
+def _latents(features: Any, criterion: "Criterion") -> list[Tensor]:
+    """Return the latents that are compared, without their coefficients."""
     if features is None or (not isinstance(features, Tensor) and len(features) == 0):
         raise ShapeError(
             f"Expected the latents of both views, for {type(criterion).__name__} compares them, but got none. "
             "Give tap.pop() of an adawac.EncoderTap(model, ...)."
         )
-    latents = [features] if isinstance(features, Tensor) else [latent for _, latent in features]
-    for latent in latents:
-        if not latent.is_floating_point() or latent.dim() < 2 or len(latent) != 2 * size:
-            raise ShapeError(
-                f"Expected latents of {2 * size} rows, both views of {size} samples, but got {_like(latent)}. "
-                "Both views must pass the encoder between two calls of tap.pop()."
-            )
-        if criterion.objective.aligned:
-            _aligned(latent, views)
+    if isinstance(features, Tensor):
+        return [features]
+    pairs = list(features) if isinstance(features, list | tuple) else []
+    if not pairs or not all(
+        isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[1], Tensor) for one in pairs
+    ):
+        raise ShapeError(
+            "Expected the latents of both views as one tensor (2B, …), or as a list of (coefficient, tensor), but got "
+            f"{_like(features)}. Give tap.pop(), or concatenate your own: torch.cat([latent_1, latent_2])."
+        )
+    return [latent for _, latent in pairs]
+
+
+def _both_views(latent: Tensor, size: int, views: Tensor | None, criterion: "Criterion") -> None:
+    if not latent.is_floating_point() or latent.dim() < 2 or len(latent) != 2 * size:
+        raise ShapeError(
+            f"Expected latents of {2 * size} rows, both views of {size} samples, but got {_like(latent)}. "
+            "Both views must pass the encoder between two calls of tap.pop(), and nothing else with gradients on: run "
+            "other passes under torch.no_grad()."
+        )
+    if criterion.objective.aligned:
+        _aligned(latent, views)
 
 
 def _aligned(latent: Tensor, views: Tensor | None) -> None:
@@ -138,12 +222,19 @@ def _aligned(latent: Tensor, views: Tensor | None) -> None:
             f"Expected latent maps (2B, C, *size) to align, but got {_like(latent)}. Give the tap the tokens' grid: "
             "adawac.EncoderTap(model, name, grid=(14, 14))."
         )
-    if views is None or views.shape != (len(latent), spatial, spatial + 1):
+    if not isinstance(views, Tensor) or views.shape != (len(latent), spatial, spatial + 1):
         raise ShapeError(
             f"Expected the affine maps of the views, ({len(latent)}, {spatial}, {spatial + 1}), to align latents, "
-            f"but got {'none' if views is None else _like(views)}. Give views=, or take aligned=False."
+            f'but got {"none" if views is None else _like(views)}. Give views=torch.cat(batch["views"]), or take '
+            "aligned=False."
         )
 
 
 def _like(x: Any) -> str:
-    return f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}" if isinstance(x, Tensor) else repr(type(x))
+    if isinstance(x, Tensor):
+        return f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+    if isinstance(x, Mapping):
+        return f"a mapping with the keys {list(x)}"
+    if isinstance(x, list | tuple) and x:
+        return f"a {type(x).__name__} of {len(x)} {type(x[0]).__name__}"
+    return repr(type(x))

@@ -40,11 +40,12 @@ class EncoderTap:
         output: int | str = -1,
         grid: Sequence[int] | None = None,
     ):
-        self.coefficients = {name: 1.0} if isinstance(name, str) else dict(name)
+        self.coefficients = _coefficients(name)
         self._single = isinstance(name, str)
         network = _unwrap(model)
-        self._hooks = {one: _Hook(output, tuple(grid) if grid else None) for one in self.coefficients}
-        self._handles = [_submodule(network, one).register_forward_hook(hook) for one, hook in self._hooks.items()]
+        modules = {one: _submodule(network, one) for one in self.coefficients}  # all of them, or no hook is left behind
+        self._hooks = {one: _Hook(output, tuple(grid) if grid else None) for one in modules}
+        self._handles = [modules[one].register_forward_hook(hook) for one, hook in self._hooks.items()]
         self._own()
 
     def pop(self) -> Any:
@@ -144,7 +145,8 @@ class _Hook:
             raise TapError(
                 f"Expected a forward pass through {name!r} since the last pop, but saw none. Call the model first, "
                 "with gradients on; attach the tap before a compiled model's first call; with activation checkpointing "
-                "use use_reentrant=False."
+                "use use_reentrant=False; name a submodule that is called as such, not by a method of its own "
+                "(encoder.forward_features)."
             )
         latents, self.latents = self.latents, []
         return torch.cat(latents) if len(latents) > 1 else latents[0]
@@ -203,6 +205,18 @@ def _unwrap(model: nn.Module) -> nn.Module:
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         return _unwrap(model.module)
     return model
+
+
+def _coefficients(name: Any) -> dict[str, float]:
+    """Return each submodule's coefficient in the consistency."""
+    coefficients = {name: 1.0} if isinstance(name, str) else name
+    if not isinstance(coefficients, Mapping) or not coefficients:
+        raise UnknownNameError(
+            "Expected the name of a submodule, or several with their coefficients, but got "
+            f"{_describe(name)}. Give names as in model.named_modules(): 'encoder', or "
+            "{'encoder.layer4': 1.0, 'encoder.layer3': 0.5}."
+        )
+    return dict(coefficients)
 
 
 def _submodule(network: nn.Module, name: str) -> nn.Module:

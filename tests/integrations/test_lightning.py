@@ -1,9 +1,11 @@
 """AdaWAC in a LightningModule: the plain loop's weights, whatever Lightning does around it, and a run folder of it."""
 
+import copy
 import importlib
 import pickle
 import sys
 import time
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -321,6 +323,51 @@ def test_an_error_leaves_an_interrupted_run(tmp_path):
         trained(tmp_path, module=Failing())
     run = Run(tmp_path / "run")
     assert (run.status, run.epoch) == ("interrupted", 1)
+
+
+class Speed(StrEnum):
+    FAST = "fast"
+
+
+class Swept(Segmenter):
+    def __init__(self, rate, sizes, threshold, speed):
+        super().__init__()
+        self.save_hyperparameters()
+
+
+def test_hyper_parameters_of_any_type_do_not_stop_the_training(tmp_path):
+    """A sweep draws rates by NumPy; what YAML cannot hold is left out."""
+    trained(tmp_path, 1, module=Swept(np.float64(0.5), {"patch": (1, np.int64(2))}, float("nan"), Speed.FAST))
+    kept = Run(tmp_path / "run").settings["settings"]
+    assert kept == {"num_samples": NUM_SAMPLES, "method": "adawac", "rate": 0.5, "sizes": {"patch": [1, 2]}}
+
+
+def test_the_module_can_be_copied_while_it_is_recorded(tmp_path):
+    """Whoever averages weights does so; the copy's steps are not the run's."""
+
+    class Copies(L.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            other = copy.deepcopy(module)
+            other.training_step(next(iter(loader())), 0)
+            pickle.loads(pickle.dumps(module.criterion))
+
+    expected, history = plain_loop(2)
+    trained(tmp_path, callbacks=[Copies(), RunFolder(tmp_path / "run")])
+    np.testing.assert_allclose(Run(tmp_path / "run").history["beta"][-1], history[-1]["beta"], rtol=1e-6)
+    np.testing.assert_allclose(Run(tmp_path / "run").history["beta"][-1], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_averaging_weights_leaves_beta_alone_without_buffers(tmp_path, use_buffers):
+    """As the page says; with them, Lightning puts an average of the log-odds in place of beta at the end."""
+    averaging = getattr(L.callbacks, "EMAWeightAveraging", None)
+    if averaging is None:
+        pytest.skip("this Lightning has none")
+    expected, _ = plain_loop(2)
+    beta, _ = trained(tmp_path, callbacks=[averaging(use_buffers=use_buffers), RunFolder(tmp_path / "run")])
+    assert torch.allclose(beta, expected, rtol=1e-6) != use_buffers
+    np.testing.assert_allclose(Run(tmp_path / "run").history["beta"][-1], expected, rtol=1e-6)
 
 
 def test_a_rehearsal_leaves_no_folder(tmp_path):

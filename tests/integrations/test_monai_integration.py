@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import json
 import sys
+from types import SimpleNamespace
 
 import nibabel
 import numpy as np
@@ -158,6 +159,10 @@ def test_wrong_items_say_what_to_do():
         noisy()({key: item[key] for key in KEYS})
     with pytest.raises(ShapeError, match=r"but got \(3, 8, 8\)\. Use EnsureChannelFirstd"):
         noisy()({**item, "label": np.zeros((3, 8, 8))})
+    with pytest.raises(DataError, match=r"a whole number, but got 'case 1'\. Number the training data"):
+        noisy()({**item, "index": "case 1"})
+    with pytest.raises(DataError, match=r"Expected 'label' in every item.*'image', 'index'.*Give your keys"):
+        noisy()({key: item[key] for key in ("image", "index")})
     smooth = TwoViewsd(RandRotated(KEYS, range_x=1.0, prob=1, mode="bilinear"))
     with pytest.raises(ShapeError, match="values between them"):
         smooth(item)
@@ -241,6 +246,17 @@ def test_deep_supervision():
     assert (criterion.weights.beta[:4] != 0.5).all()
 
 
+def test_the_loss_takes_stacked_resolutions():
+    """DynUNet stacks those of deep supervision."""
+    batch, logits = batches(1)[0][0], torch.randn(8, 2, 3, 8, 8)
+    latents = torch.randn(8, 4)
+    losses = []
+    for given in (logits, list(logits.unbind(1))):
+        loss = EngineLoss(adawac.AdaWAC(NUM_SAMPLES), SimpleNamespace(pop=lambda: latents))
+        losses.append(loss(given, loss.prepare_batch(batch, "cpu")[1]))
+    assert torch.equal(*losses)
+
+
 class Engine:
     """A SupervisedTrainer with all that belongs to it."""
 
@@ -314,6 +330,8 @@ def test_the_loss_wants_its_own_batches():
     loss = EngineLoss(criterion, adawac.EncoderTap(model, "0"))
     with pytest.raises(ConfigError, match=r"prepare_batch=loss\.prepare_batch"):
         loss(torch.zeros(8, 3, 8, 8), torch.zeros(8, 1, 8, 8))
+    with pytest.raises(DataError, match=r"'images', 'labels' is not among 'image', 'label', 'index'\. Put TwoViewsd"):
+        loss.prepare_batch(items()[0], "cpu")
     with pytest.raises(ConfigError, match="Give EncoderTap"):
         EngineLoss(criterion, None)
     baseline = EngineLoss(adawac.build_method("baseline", NUM_SAMPLES), None)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from adawac.algorithm import Criterion
 from adawac.data.cases import SampleTable
 from adawac.errors import ConfigError, MissingDependencyError
-from adawac.integrations.recording import RunRecorder
+from adawac.integrations.recording import RunRecorder, plain
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -77,7 +77,7 @@ class RunFolder(Callback):
 
     def _open(self, trainer: "Trainer", pl_module: "LightningModule") -> RunRecorder:
         again = trainer.current_epoch > 0 or trainer.global_step > 0
-        hparams = {str(name): value for name, value in pl_module.hparams.items() if _is_plain(value)}
+        hparams = {name: value for name, value in plain(pl_module.hparams).items() if _can_be_kept(value)}
         return RunRecorder(
             self.out,
             self._find_criterion(pl_module),
@@ -159,10 +159,8 @@ def _datasets(loaders: Any) -> Iterator[Any]:
             dataset = getattr(dataset, "dataset", None)
 
 
-def _is_plain(value: Any) -> bool:
-    """Tell whether a hyper-parameter can stand in a YAML file."""
-    if isinstance(value, Mapping):
-        return all(isinstance(name, str) and _is_plain(one) for name, one in value.items())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(one) for one in value)
-    return value is None or isinstance(value, bool | int | float | str)
+def _can_be_kept(value: Any) -> bool:
+    """Tell whether a hyper-parameter can stand in a YAML file and come back equal."""
+    if isinstance(value, Mapping | list):
+        return all(map(_can_be_kept, value.values() if isinstance(value, Mapping) else value))
+    return value is None or (type(value) in (bool, int, float, str) and value == value)  # NaN is not

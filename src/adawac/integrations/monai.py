@@ -4,6 +4,7 @@ A loop of your own needs `TwoViewsd` alone; `EngineLoss` and `RunFolder` are for
 """
 
 import copy
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,17 +61,29 @@ class TwoViewsd(Randomizable, Transform):
 
     def __call__(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return two views of an item."""
-        if self.index not in data:
-            raise DataError(
-                f"Expected the sample's row under {self.index!r}, but got an item with {', '.join(map(repr, data))}. "
-                f'Number the training data: [{{**item, "{self.index}": row}} for row, item in enumerate(data)].'
-            )
+        row = self._row(data)
         views = [self._view(copy.deepcopy(data)), self._view(data)]  # transforms may write into what they get
         return {
             "images": tuple(_plain(view[self.image]).float() for view in views),
             "labels": tuple(_classes(_plain(view[self.label]), self.label) for view in views),
-            "index": int(data[self.index]),
+            "index": row,
         }
+
+    def _row(self, data: Mapping[str, Any]) -> int:
+        for name in (self.image, self.label):
+            if name not in data:
+                raise DataError(
+                    f"Expected {name!r} in every item, but got one with {', '.join(map(repr, data))}. Give your keys: "
+                    'TwoViewsd(…, image="scan", label="mask").'
+                )
+        try:
+            return operator.index(data[self.index])
+        except (KeyError, TypeError):
+            given = f"{data[self.index]!r}" if self.index in data else f"an item with {', '.join(map(repr, data))}"
+            raise DataError(
+                f"Expected the sample's row under {self.index!r}, a whole number, but got {given}. "
+                f'Number the training data: [{{**item, "{self.index}": row}} for row, item in enumerate(data)].'
+            ) from None
 
     def _view(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         self.randomize()
@@ -131,6 +144,11 @@ class EngineLoss(nn.Module):
         **options: Any,
     ) -> tuple[Tensor, Tensor]:
         """Return images (2B, C, *S) and labels (2B, 1, *S), all first views, then all second ones."""
+        if missing := [name for name in ("images", "labels", "index") if name not in batch]:
+            raise DataError(
+                f"Expected batches of two views, but {', '.join(map(repr, missing))} is not among "
+                f"{', '.join(map(repr, batch))}. Put TwoViewsd at the end of the training data's transforms."
+            )
         images, labels = (torch.cat(tuple(batch[name])) for name in ("images", "labels"))
         self._index = batch["index"].to(device, non_blocking=non_blocking)
         return (
@@ -138,14 +156,19 @@ class EngineLoss(nn.Module):
             labels.to(device, non_blocking=non_blocking)[:, None],
         )
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of the batch that was prepared last; this also moves the weights."""
+    def forward(self, logits: Tensor | Sequence[Tensor], labels: Tensor) -> Tensor:
+        """Return the loss of the batch that was prepared last; this also moves the weights.
+
+        Deep supervision comes as a list, or stacked, (2B, levels, K, *S), as `DynUNet` has it.
+        """
         if self._index is None:
             raise ConfigError(
                 "Expected a batch that this object prepared, but got another. "
                 "Give SupervisedTrainer(prepare_batch=loss.prepare_batch, loss_function=loss)."
             )
         index, self._index = self._index, None
+        if isinstance(logits, Tensor) and logits.dim() == labels.dim() + 1:
+            logits = logits.unbind(1)
         features = None if self.tap is None else self.tap.pop()
         loss: Tensor = self.criterion(logits, labels[:, 0], features, index).loss
         return loss

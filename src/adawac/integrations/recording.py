@@ -3,7 +3,7 @@
 # ruff: noqa: RUF009  (`setting` and `section` are `dataclasses.field` with a help text)
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,15 +19,16 @@ from torch import Tensor
 
 from adawac.algorithm import Criterion, Step
 from adawac.config import Config, section, setting
+from adawac.config.types import plain as in_yaml
 from adawac.data.cases import SampleTable
 from adawac.distributed import world_size
-from adawac.errors import AdawacError, DataError
+from adawac.errors import AdawacError, ConfigError, DataError
 from adawac.integrations.samples import describe_samples
 from adawac.methods import METHODS
 from adawac.runs import FIELDS, RunWriter
 from adawac.train.summary import summarise
 
-__all__ = ["LoopConfig", "RunRecorder"]
+__all__ = ["LoopConfig", "RunRecorder", "plain"]
 
 _CALL = inspect.signature(Criterion.forward)
 
@@ -68,6 +69,8 @@ class RunRecorder:
         loop: Whose training loop it is.
         summary: What a list of runs shows of this one, besides the method: `{"model": "UNet", "seed": 1}`.
         settings: Anything worth keeping, as plain data: hyper-parameters, for example.
+
+    A copy of the criterion (`copy.deepcopy`, pickle) is not recorded: the run is that of the original.
     """
 
     def __init__(
@@ -83,6 +86,11 @@ class RunRecorder:
         summary: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
     ):
+        if not isinstance(criterion, Criterion):
+            raise ConfigError(
+                f"Expected the criterion that is trained with, but got {type(criterion).__name__}. "
+                "Give what adawac.AdaWAC(…) or adawac.build_method(…) returned."
+            )
         self.criterion, self.samples, self.class_names = criterion, samples, class_names
         log_odds = criterion.weights.log_odds
         if samples is not None and len(samples) != len(log_odds):
@@ -101,12 +109,12 @@ class RunRecorder:
         config = LoopConfig(
             loop=loop,
             method=MethodSettings(name=about["method"], options=asdict(criterion.objective)),
-            settings=dict(settings or {}),
+            settings=plain(settings or {}),
         )
         self._writer = _open(out, config, epochs, about, resume)
         if isinstance(samples, SampleTable):
             self._introduce(samples, np.arange(len(samples)))
-        self._hook = criterion.register_forward_hook(self._note, with_kwargs=True)
+        self._hook = criterion.register_forward_hook(_Watch(self._note), with_kwargs=True)
 
     @torch.no_grad()
     def _note(self, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], step: Step) -> None:
@@ -212,6 +220,31 @@ class RunRecorder:
         self._hook.remove()
         if self._writer is not None:
             self._writer.__exit__(kind, error, trace)
+
+
+class _Watch:
+    """The hook on the criterion. A copy of the criterion carries a copy of it, which sees nothing."""
+
+    def __init__(self, note: Callable[..., None]):
+        self.note: Callable[..., None] | None = note
+
+    def __call__(self, *call: Any) -> None:
+        if self.note is not None:
+            self.note(*call)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"note": None}  # the recorder has files open
+
+
+def plain(value: Any) -> Any:
+    """Return a setting as a YAML file holds it: scalars of NumPy and torch as Python's, paths as a run has them."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.ndim == 0):
+        return value.item()
+    return in_yaml(value)
 
 
 def _open(

@@ -50,7 +50,20 @@ class Line(NamedTuple):
 
 def encode_line(epoch: int, values: Mapping[str, Any]) -> bytes:
     """Return one line; a number that is not finite becomes null, which every reader of JSON knows."""
-    return json.dumps({"epoch": epoch, **_strict(values)}, allow_nan=False).encode("ascii") + b"\n"
+    written = {name: _written(name, one) for name, one in values.items()}
+    return json.dumps({"epoch": epoch, **written}, allow_nan=False).encode("ascii") + b"\n"
+
+
+def _written(name: str, value: Any) -> Any:
+    """Return a metric as JSON holds it."""
+    try:
+        strict = _strict(value)
+        json.dumps(strict)
+    except (TypeError, ValueError, RuntimeError) as error:  # an object, an array, a tensor of many elements
+        raise RunError(
+            f"Expected a number as metric {name!r}, but got {value!r} ({error}). Give one number."
+        ) from error
+    return strict
 
 
 def read_lines(path: Path) -> list[Line]:
