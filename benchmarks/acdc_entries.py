@@ -18,6 +18,8 @@ CONVENTIONS = ("adawac", "strict")
 TIMING = "timing.jsonl"
 _LOGGED = ("beta_auc", "beta_sparse", "beta_dense", "separated_sparse", "separated_dense", "spread_ce", "spread_ac")
 
+LOW = 0.05  # a weight that has switched its sample's cross-entropy off
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -115,6 +117,7 @@ def _separation(run: Run, brightness: Mapping[str, float] | None) -> dict[str, A
     numbers: dict[str, Any] = {name: run.metrics[-1][name] for name in _LOGGED}
     return numbers | {
         "beta_median": float(np.median(beta)),
+        **_since_the_start(run, seen),
         "between_cases_beta": between_share(beta, case),
         "between_cases_reg_ac": between_share(reg_ac, case),
         "beta_by_group": {str(one): float(beta[group == one].mean()) for one in np.unique(group) if one},
@@ -122,6 +125,19 @@ def _separation(run: Run, brightness: Mapping[str, float] | None) -> dict[str, A
         "spearman_mean_ce": _spearman(beta, mean_ce),
         "spearman_mean_acr": _spearman(beta, mean_acr),
         **_of_cases(beta, mean_acr, case, brightness),
+    }
+
+
+def _since_the_start(run: Run, seen: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return what the first epoch was like, in which weights already move, and what has become of them since."""
+    ce, reg_ac, early = (run.history.read(name, slice(0, 1))[0][seen] for name in ("ell_ce", "reg_ac", "beta"))
+    beta = run.history.read("beta", slice(-1, None))[0][seen]
+    return {
+        "first_ce": float(np.median(ce)),
+        "first_acr": float(np.median(reg_ac)),
+        "first_beta_low": float((early < LOW).mean()),
+        "beta_low": float((beta < LOW).mean()),
+        "spearman_first": _spearman(early, beta),
     }
 
 

@@ -55,6 +55,7 @@ class MethodConfig(Config):
         "paper", "What the paper's text says, or what its released code did."
     )
     options: dict[str, Any] = setting({}, "Options that replace the preset's, for `adawac.build_method`.")
+    hold_epochs: int = setting(0, "Epochs in which all weights stay at one half; the paper's move at once.", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,9 @@ class TrainConfig(Config):
         if warmup >= self.epochs:
             problem = f"expected fewer than the {self.epochs} epochs of the run, but got {warmup:g}."
             yield "optim.warmup_epochs", f"{problem} Shorten the warm-up."
+        if self.method.hold_epochs >= self.epochs:
+            problem = f"expected fewer than the {self.epochs} epochs of the run, but got {self.method.hold_epochs}."
+            yield "method.hold_epochs", f"{problem} The weights would never move: lower it, or take the method pair."
         if self.hardware.accelerator == "cpu" and self.hardware.precision in ("fp16", "tf32"):
             yield "hardware.precision", f"{self.hardware.precision} needs a GPU. Choose fp32 or bf16 for the CPU."
         ranks = self.hardware.devices * self.hardware.nodes

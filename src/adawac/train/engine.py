@@ -123,11 +123,16 @@ def _fit(trainer: Trainer, keeper: Keeper, resume: bool, watch: Watch, interrupt
     config, metric = trainer.config, trainer.config.validation.metric
     record = EpochRecord(len(trainer.samples), trainer.fabric.device)
     done, first, best = keeper.restore(record) if resume else (0, 0, None)
+    held = config.method.hold_epochs
+    trainer.criterion.train(done >= held)  # else its weights stay as they are
     step = TrainStep(trainer, record)
     if keeper.writer is not None:
         watch.start(config, keeper.writer, step.steps)
     for epoch in range(done + 1, config.epochs + 1):
         started = time.perf_counter()
+        if epoch == held + 1 and not trainer.criterion.training:
+            trainer.criterion.train()
+            step = TrainStep(trainer, record)  # the old one was captured with weights that stay
         _pass(step, epoch, first, watch, interrupt, partial(keeper.save, "last", best=best, record=record))
         keeper.check_finite(record, epoch)
         metrics = keeper.log(step, epoch, step.steps - first, started)

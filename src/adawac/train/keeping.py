@@ -8,13 +8,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from adawac.algorithm import AdaWAC
 from adawac.config import to_dict
 from adawac.errors import AdawacError, RunError
 from adawac.runs import Run, RunWriter
 from adawac.train.record import EpochRecord
 from adawac.train.setup import Trainer
 from adawac.train.step import TrainStep
-from adawac.train.summary import summarise
+from adawac.train.summary import summarise, warn_of_rush
 from adawac.train.tracking import Trackers
 
 __all__ = ["Keeper"]
@@ -111,6 +112,8 @@ class Keeper:
             "skipped": int(self.trainer.criterion.weights.skipped),
         }
         if self.writer is not None:
+            if epoch == self.trainer.config.method.hold_epochs + 1 and isinstance(self.trainer.criterion, AdaWAC):
+                warn_of_rush(fields, epoch)
             self.writer.log_history(epoch, self._rows[seen], **fields)
             self.writer.log_metrics(epoch, metrics)
         rate = steps / step.steps * len(seen) / seconds

@@ -1,13 +1,19 @@
 """What an epoch was like, from the history of its samples: means, and how well beta separates."""
 
+import logging
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["separation", "summarise"]
+__all__ = ["separation", "summarise", "warn_of_rush"]
+
+log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
+
+# Weights below this have switched the cross-entropy of their samples off; so many of them are too many for one epoch.
+_OFF, _TOO_MANY = 0.05, 0.75
 
 
 def summarise(fields: dict[str, Floats], sparse: npt.NDArray[np.bool_]) -> dict[str, Any]:
@@ -35,6 +41,27 @@ def separation(ell_ce: Floats, reg_ac: Floats, beta: Floats, sparse: npt.NDArray
         "spread_ce": _spread(ell_ce),
         "spread_ac": _spread(reg_ac),
     }
+
+
+def warn_of_rush(fields: dict[str, Floats], epoch: int) -> None:
+    """Warn if the first epoch in which weights move has sent nearly all of them to consistency.
+
+    A network's features are large and unsettled in its first steps, whatever the samples. Weights add up what they
+    see, so that a few hundred of such steps may outweigh the rest of the run.
+    """
+    off = float(np.mean(fields["beta"] < _OFF))
+    if off > _TOO_MANY:
+        ce, ac = (float(np.median(fields[name])) for name in ("ell_ce", "reg_ac"))
+        log.warning(
+            "Weights of %.0f %% of the samples fell below %g in epoch %d, in which the median consistency was %.2g and "
+            "the median cross-entropy %.2g. That may switch their labels off for good: let the network settle first "
+            "(method.hold_epochs=3), or lower method.options.eta_beta or lambda_ac.",
+            100 * off,
+            _OFF,
+            epoch,
+            ac,
+            ce,
+        )
 
 
 def _auc(high: Floats, low: Floats) -> float | None:
