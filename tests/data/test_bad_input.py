@@ -42,7 +42,7 @@ def with_nan(value):
 
 # What is done to a good nnU-Net folder → (what the message must say, the file that it must name).
 FAULTS = {
-    "missing label": (lambda root: (root / LABEL).unlink(), "missing.*Add it", "case_00_0000.nii.gz"),
+    "missing label": (lambda root: (root / LABEL).unlink(), "none of them has one.*label", "case_00_0000.nii.gz"),
     "shape mismatch": (lambda root: overwrite(root, LABEL, scan((12, 10, 7))[1]), "Expected the shape", LABEL),
     "affine mismatch": (lambda root: overwrite(root, LABEL, scan()[1], shifted(2.0)), "corners by up to 2 mm", LABEL),
     "NaN image": (lambda root: overwrite(root, IMAGE, with_nan(np.nan)), "1 NaN or infinite voxels", IMAGE),

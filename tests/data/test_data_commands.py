@@ -52,7 +52,13 @@ def test_prepare_with_patterns_and_classes(tmp_path, capsys):
         (["prepare", "nifti", "scans", "store", "--classes", "liver"], "Write it like liver=1"),
         (["prepare", "acdc", "scans", "store", "--patient", "x"], "Expected options of source acdc"),
         (["prepare", "nifti", "scans", "store", "--spacing", "1", "2"], "--spacing"),
+        (["prepare", "nifti", "scans", "store", "--classes", "a=1", "a=2"], "'a' twice"),
+        (["prepare", "nifti", "scans", "store", "--classes", "=1"], "Write it like liver=1"),
+        (["prepare", "nifti", "scans", "store", "--spacing", "1", "1", "nan"], "three sizes in mm"),
+        (["prepare", "nifti", "scans", "store", "--workers", "-1"], "at least one worker"),
         (["diagnose", "absent"], "absent is not there"),
+        (["diagnose", "scans", "--figure", "labels.xyz"], "ends in .png, .svg or .pdf"),
+        (["diagnose", "scans", "--workers", "1", "--figure", "scans/dataset.json/labels.png"], "can be written"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
@@ -64,6 +70,40 @@ def test_bad_input_is_one_message_and_exit_code_2(tmp_path, monkeypatch, capsys,
     assert message in err
     assert "Traceback" not in err
     assert not (tmp_path / "store").exists()
+
+
+def test_diagnose_takes_the_patterns_that_prepare_takes(tmp_path, capsys):
+    scans, store = tmp_path / "my scans", tmp_path / "my store"
+    for name in ("a", "b", "c d"):
+        write_nifti(scans / name / "ct.nii.gz", scan(seed=len(name))[0])
+        write_nifti(scans / name / "organs.nii.gz", scan()[1])
+    (scans / "b" / "organs.nii.gz").unlink()
+    words = ["--images", "*/ct.nii.gz", "--labels", "*/organs.nii.gz", "--classes", "liver=1", "vessel=2"]
+    assert run(["diagnose", str(scans), "--workers", "1", "--json", *words]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["class_names"] == ["background", "liver", "vessel"]
+    assert [case["id"] for case in report["cases"] if case["xi"] is None] == ["b"]
+    assert run(["prepare", "nifti", str(scans), str(store), "--workers", "1", *words]) == 2
+    assert "b/ct.nii.gz" in capsys.readouterr().err
+    assert not store.exists()
+    assert run(["prepare", "nifti", str(scans), str(store), "--workers", "1", "--skip-unlabelled", *words]) == 0
+    out = capsys.readouterr().out
+    assert "2 cases, 12 samples" in out
+    assert f"adawac diagnose '{store}'" in out
+    assert "--split stratified" in out
+    assert run(["diagnose", str(scans), "--workers", "1", "--skip-unlabelled", *words]) == 0
+
+
+def test_channels_of_a_four_dimensional_file_can_be_named(tmp_path, capsys):
+    image = np.stack([scan(seed=k)[0] for k in range(2)], axis=-1)
+    write_nifti(tmp_path / "scans" / "a" / "mr.nii.gz", image)
+    write_nifti(tmp_path / "scans" / "a" / "gt.nii.gz", scan()[1])
+    words = ["prepare", "nifti", str(tmp_path / "scans"), str(tmp_path / "store"), "--workers", "1"]
+    words += ["--images", "*/mr.nii.gz", "--labels", "*/gt.nii.gz"]
+    assert run(words) == 2
+    assert "Expected a 3D image, but got (12, 10, 6, 2)" in capsys.readouterr().err
+    assert run([*words, "--channels", "t1", "t2"]) == 0
+    assert Store(tmp_path / "store").channels == ("t1", "t2")
 
 
 def test_diagnose_reports_faults_with_exit_code_1(tmp_path, capsys):

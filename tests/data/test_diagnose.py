@@ -10,7 +10,7 @@ from scans import make_btcv, make_nnunet, scan, write_nifti
 from adawac.data.diagnose import diagnose
 from adawac.data.diagnosis_figure import draw_diagnosis
 from adawac.data.prepare import prepare
-from adawac.errors import DataError
+from adawac.errors import ConfigError, DataError, MissingFileError
 
 SHAPE = (12, 10, 6)
 
@@ -91,6 +91,87 @@ def test_faults_are_collected_not_raised(tmp_path):
     assert "[9]" in report.faults[0]
     assert "case_02.nii.gz" in report.faults[1]
     assert "case_03_0000.nii.gz" in report.faults[2]
+
+
+def test_scans_without_labels_are_listed_and_the_others_looked_at(tmp_path):
+    root = make(tmp_path, [boxes(1), boxes(1, 2), boxes(2), boxes(3)])
+    (root / "labelsTr" / "case_00.nii.gz").unlink()
+    (root / "labelsTr" / "case_02.nii.gz").unlink()
+    write_nifti(root / "imagesTs" / "unseen_0000.nii.gz", scan((12, 10, 5), seed=99)[0])
+    report = diagnose(root, workers=1)
+    (fault,) = report.faults
+    assert "each of the 4 scans" in fault
+    assert "2 have none (looked for labelsTr/CASE.nii.gz): imagesTr/case_00_0000.nii.gz, imagesTr/case_02" in fault
+    assert "--skip-unlabelled" in fault
+    assert {case.id: case.xi is None for case in report.cases} == {
+        "case_00": True, "case_01": False, "case_02": True, "case_03": False, "unseen": True
+    }  # fmt: skip
+    assert [case.id for case in report.training] == ["case_01", "case_03"]
+    # A scan for testing needs no label map: that one is worth a look, not a fault.
+    assert [one for one in report.warnings if "no label map" in one] == [
+        "1 cases have no label map (unseen). They can only be predicted."
+    ]
+    left = diagnose(root, workers=1, skip_unlabelled=True)
+    assert not left.faults
+    assert [case.id for case in left.cases] == ["case_01", "case_03", "unseen"]
+    assert left.summary["xi"] == report.summary["xi"]
+
+
+def test_a_folder_without_any_label_is_looked_at(tmp_path):
+    for name in "abc":
+        write_nifti(tmp_path / name / "ct.nii.gz", scan()[0])
+    report = diagnose(tmp_path, workers=1, images="*/ct.nii.gz", labels="*/organs.nii.gz")
+    assert len(report.cases) == 3
+    assert "none of them has one (looked for '*/organs.nii.gz')" in report.faults[0]
+    assert report.recommendation.method == "none"
+    with pytest.raises(DataError, match="training needs labels"):
+        diagnose(tmp_path, workers=1, images="*/ct.nii.gz", labels="*/organs.nii.gz", skip_unlabelled=True)
+
+
+def test_a_label_that_cannot_be_read_does_not_hide_the_values_of_the_others(tmp_path):
+    for name in "abc":
+        write_nifti(tmp_path / name / "ct.nii.gz", scan()[0])
+        write_nifti(tmp_path / name / "organs.nii.gz", scan()[1])
+    broken = tmp_path / "b" / "organs.nii.gz"
+    broken.write_bytes(broken.read_bytes()[:60])
+    report = diagnose(tmp_path, workers=1, images="*/ct.nii.gz", labels="*/organs.nii.gz")
+    assert report.class_names == ("background", "class 1", "class 2")
+    assert [case.id for case in report.cases] == ["a", "c"]
+    assert len(report.faults) == 1
+    assert "b/organs.nii.gz" in report.faults[0]
+
+
+def test_folders_that_may_be_patients_are_pointed_out(tmp_path):
+    for name in ("p1/ct_early", "p1/ct_late", "p2/ct_early", "p3/ct_early"):
+        write_nifti(tmp_path / f"{name}.nii.gz", scan(seed=len(name))[0])
+        write_nifti(tmp_path / f"{name}_gt.nii.gz", scan()[1])
+    patterns = {"images": "*/*.nii.gz", "labels": "*/*_gt.nii.gz", "workers": 1}
+    assert any("several scans (p1)" in one for one in diagnose(tmp_path, **patterns).warnings)
+    assert not any("several scans" in one for one in diagnose(tmp_path, patient="^(.+?)_", **patterns).warnings)
+    named = diagnose(tmp_path, patient="^(.+?)_", **patterns)
+    assert named.summary["patients"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"axis": 3}, "0, 1 or 2"),
+        ({"threshold": 1.5}, "share"),
+        ({"workers": 0}, "at least one worker"),
+        ({"images": "*.nii.gz", "labels": "*_gt.nii.gz"}, "is a store"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path, options, message):
+    store = prepare("nifti", make(tmp_path / "in", [boxes(1)]), tmp_path / "out", workers=1)
+    with pytest.raises(ConfigError, match=message):
+        diagnose(store.path, **{"workers": 1, **options})
+
+
+def test_a_store_whose_preparation_was_interrupted_says_so(tmp_path):
+    store = prepare("nifti", make(tmp_path / "in", [boxes(1)]), tmp_path / "out", workers=1)
+    (store.path / "store.json").unlink()
+    with pytest.raises(MissingFileError, match=r"has no store\.json.*again"):
+        diagnose(store.path, workers=1)
 
 
 def test_copies_in_training_and_test_are_found(tmp_path):

@@ -167,10 +167,32 @@ def test_a_store_with_a_replaced_case_is_incomplete_until_its_table_is_new(tmp_p
     assert not is_store(tmp_path / "out")
 
 
+def test_a_case_keeps_its_patient_unless_overwriting_is_allowed(tmp_path):
+    root = make_nnunet(tmp_path / "in", cases=2)
+    prepare("nifti", root, tmp_path / "out", patient="^(case)", workers=1)
+    before = (tmp_path / "out" / "table.csv").read_bytes()
+    with pytest.raises(DataError, match=r"the patient of case_00 \(case before, case_00 now\)"):
+        prepare("nifti", root, tmp_path / "out", workers=1)
+    assert (tmp_path / "out" / "table.csv").read_bytes() == before
+    store = prepare("nifti", root, tmp_path / "out", workers=1, overwrite=True)
+    assert set(store.table.patient.tolist()) == {"case_00", "case_01"}
+
+
+def test_scans_without_labels_are_left_out_when_told_to(tmp_path, caplog):
+    root = make_nnunet(tmp_path / "in", cases=3)
+    (root / "labelsTr" / "case_01.nii.gz").unlink()
+    with pytest.raises(DataError, match=r"1 have none .*case_01_0000\.nii\.gz\. Add"):
+        prepare("nifti", root, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+    store = prepare("nifti", root, tmp_path / "out", workers=1, skip_unlabelled=True)
+    assert tuple(store.cases) == ("case_00", "case_02")
+    assert "1 of 3 scans have no label map" in caplog.text
+
+
 def test_other_options_need_another_folder_or_overwriting(tmp_path):
     root = make_nnunet(tmp_path / "in", cases=1)
     prepare("nifti", root, tmp_path / "out", workers=1)
-    with pytest.raises(DataError, match="preprocessing differ"):
+    with pytest.raises(DataError, match=r"axis \(2 before, 1 now\).*--overwrite"):
         prepare("nifti", root, tmp_path / "out", axis=1, workers=1)
     store = prepare("nifti", root, tmp_path / "out", axis=1, workers=1, overwrite=True)
     assert len(store.samples("train")) == 10

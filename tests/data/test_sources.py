@@ -219,12 +219,88 @@ def test_patterns_that_find_nothing_are_named(tmp_path):
     write_nifti(tmp_path / "a.nii.gz", scan()[0])
     with pytest.raises(DataError, match=r"'x\*\.nii'"):
         build_source("nifti", tmp_path, images="x*.nii", labels="y*.nii")
-    with pytest.raises(DataError, match=r"label map for .*a\.nii\.gz"):
-        build_source("nifti", tmp_path, images="*.nii.gz", labels="labels/*.nii.gz")
+    source = build_source("nifti", tmp_path, images="*.nii.gz", labels="labels/*.nii.gz")
+    assert [ref.id for ref in source.lacking_labels()] == ["a"]
     with pytest.raises(ConfigError, match="both"):
         build_source("nifti", tmp_path, images="*.nii.gz")
     with pytest.raises(ConfigError, match="at least one"):
         build_source("nifti", tmp_path, images="a.nii.gz", labels="*.nii")
+
+
+def test_patterns_name_cases_after_folders_at_any_depth_and_single_letters(tmp_path):
+    for name in ("x/ada", "x/y/bo", "x/y/bo [2]"):
+        write_nifti(tmp_path / name / "t1.nii.gz", scan()[0])
+        write_nifti(tmp_path / name / "gt.nii.gz", scan()[1])
+    source = build_source("nifti", tmp_path, images="**/t1.nii.gz", labels="**/gt.nii.gz")
+    assert [ref.id for ref in source.cases()] == ["x_ada", "x_y_bo", "x_y_bo [2]"]
+    assert all(ref.labels for ref in source.cases())
+    source = build_source("nifti", tmp_path, images="x/ad?/*1.nii.gz", labels="x/ad?/*t.nii.gz")
+    assert [ref.id for ref in source.cases()] == ["a_t"]
+    source = build_source("nifti", tmp_path, images="x/y/* [2]/t1.nii.gz", labels="x/y/* [2]/gt.nii.gz")
+    assert [ref.id for ref in source.cases()] == ["bo"]
+
+
+def test_spaces_around_what_a_wildcard_stands_for_are_left_out(tmp_path):
+    write_nifti(tmp_path / "Pat 01" / "t1.nii.gz", scan()[0])
+    write_nifti(tmp_path / "Pat 01" / "gt.nii.gz", scan()[1])
+    source = build_source("nifti", tmp_path, images="Pat*/t1.nii.gz", labels="Pat*/gt.nii.gz")
+    assert [ref.id for ref in source.cases()] == ["01"]
+    assert source.cases()[0].labels
+
+
+@pytest.mark.parametrize("pattern", ["/scans/*.nii.gz", "../*.nii.gz"])
+def test_patterns_stay_below_the_folder(tmp_path, pattern):
+    with pytest.raises(ConfigError, match="Leave the folder out"):
+        build_source("nifti", tmp_path, images=pattern, labels="*_gt.nii.gz")
+
+
+def test_folders_and_files_that_may_not_be_read_are_named(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        write_nifti(tmp_path / name / "t1.nii.gz", scan()[0])
+        write_nifti(tmp_path / name / "gt.nii.gz", scan()[1])
+    given = {"images": "*/t1.nii.gz", "labels": "*/gt.nii.gz", "classes": {"x": (1, 2)}}
+    monkeypatch.setattr("os.access", lambda path, mode: path.name != "b")
+    with pytest.raises(DataError, match=r"b may not be read\. Change its permissions"):
+        build_source("nifti", tmp_path, **given)
+    monkeypatch.setattr("os.access", lambda path, mode: path.name != "gt.nii.gz")
+    source = build_source("nifti", tmp_path, **given)
+    with pytest.raises(DataError, match=r"a/gt\.nii\.gz may not be read"):
+        source.load(source.cases()[0])
+
+
+def test_another_modality_than_ct_and_mr_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="CT or MR"):
+        build_source("nifti", make_nnunet(tmp_path, cases=1), modality="PET")
+
+
+def test_a_list_without_labels_and_one_that_is_damaged(tmp_path):
+    write_nifti(tmp_path / "imagesTr" / "a.nii.gz", scan()[0])
+    description = {"training": [{"image": "./imagesTr/a.nii.gz"}], "labels": {"0": "background", "1": "organ"}}
+    (tmp_path / "dataset.json").write_text(json.dumps(description))
+    assert [ref.id for ref in build_source("nifti", tmp_path).lacking_labels()] == ["a"]
+    (tmp_path / "dataset.json").write_text(json.dumps({"training": ["a.nii.gz"]}))
+    with pytest.raises(DataError, match=r"Mend dataset\.json"):
+        build_source("nifti", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("modality", "CT"),
+        ("channel_names", ["CT"]),
+        ("channel_names", {"x": "CT"}),
+        ("labels", ["organ"]),
+        ("training", 5),
+        ("training", [{"image": 5}]),
+        ("test", None),
+    ],
+)
+def test_a_dataset_json_written_by_hand_is_checked(tmp_path, part, value):
+    root = make_nnunet(tmp_path, cases=1)
+    description = json.loads((root / "dataset.json").read_text())
+    (root / "dataset.json").write_text(json.dumps(description | {part: value}))
+    with pytest.raises(DataError, match=r"dataset\.json.*Mend"):
+        build_source("nifti", root)
 
 
 def test_classes_can_be_merged_and_dropped(tmp_path):
@@ -256,3 +332,11 @@ def test_the_source_of_a_folder_is_recognised(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no source finds any"):
         detect_source(tmp_path / "empty")
+    write_nifti(tmp_path / "other" / "a" / "ct.nii.gz", scan()[0])
+    with pytest.raises(DataError, match=r"NIfTI files, such as a/ct\.nii\.gz: .*--images"):
+        detect_source(tmp_path / "other")
+    with pytest.raises(DataError, match=r"^Expected images that match"):  # of the one source that takes patterns
+        detect_source(tmp_path / "other", images="*/mr.nii.gz", labels="*/gt.nii.gz")
+    with pytest.raises(MissingFileError) as caught:
+        detect_source(tmp_path / "absent")
+    assert str(caught.value).count("absent") == 1

@@ -1,5 +1,7 @@
 """Subsets and splits: by patient, stratified, never on both sides."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -101,10 +103,35 @@ def test_the_stratified_split_has_every_group_everywhere():
         of_group = whole.take(whole.group == group)
         counts = {side: len(set(of_group.patient[of_group.split == side])) for side in ("train", "val", "test")}
         assert counts == {"train": 7, "val": 1, "test": 2}
-    with pytest.raises(DataError, match="too small"):
+    with pytest.raises(DataError, match=r"20 groups leave none for val.*or no groups"):
         stratified_split(cohort(groups=20))
     with pytest.raises(ConfigError, match="sum to 1"):
         stratified_split(cohort(), shares={"train": 0.5})
+
+
+@pytest.mark.parametrize("count", range(3, 12))
+def test_three_patients_are_enough_for_the_stratified_split(count):
+    whole = table(cases=[f"case{k:04d}" for k in range(count)], slices=2)
+    split = stratified_split(whole)
+    counts = {side: len(set(whole.patient[split == side])) for side in ("train", "val", "test")}
+    assert min(counts.values()) >= 1
+    assert sum(counts.values()) == count
+    assert counts["train"] == max(counts.values())
+    with pytest.raises(DataError, match=r"2 labelled ones leave none for test\. Use folds \(fold:0/2\)"):
+        stratified_split(table(cases=("case0001", "case0002"), slices=2))
+
+
+def test_samples_without_a_label_are_in_no_drawn_split():
+    whole = table(cases=[f"case{k:04d}" for k in range(10)], slices=2)
+    blind = np.isin(whole.case, ("case0003", "case0008"))
+    mixed = replace(whole, fraction=np.where(blind[:, None], np.nan, whole.fraction))
+    for spec in ("stratified", "fold:1/4"):
+        split = resolve_split(mixed, spec).split
+        assert set(split[blind]) == {""}
+        # The others are drawn as if the unlabelled ones were not there.
+        assert split[~blind].tolist() == resolve_split(whole.take(~blind), spec).split.tolist()
+    tested = mixed.with_split(np.where(whole.case == "case0003", "test", ""))
+    assert set(resolve_split(tested, "fold:1/4").split[whole.case == "case0003"]) == {"test"}
 
 
 def test_lists_of_patients_cases_ids_and_slice_names(tmp_path):

@@ -125,7 +125,7 @@ def test_maps_are_closed_when_there_are_too_many(store, monkeypatch):
 def test_wrong_names_are_answered(store):
     with pytest.raises(DataError, match="'case_01'"):
         store.volume("case_1")
-    with pytest.raises(DataError, match=r"split 'val'.*\['train'\]"):
+    with pytest.raises(DataError, match=r"split 'val'.*it has train.*--split"):
         store.samples("val")
     with pytest.raises(ConfigError, match="subset"):
         store.samples("train", "third")
@@ -139,3 +139,30 @@ def test_a_store_of_another_version_is_refused(tmp_path):
     (root / "store.json").write_text(json.dumps({**info, "format_version": 99}))
     with pytest.raises(DataError, match="format version 1, but got 99"):
         Store(root)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("store.json", b'{"format_ver'),
+        ("store.json", b"[1]"),
+        ("store.json", b'{"format_version": 1}'),
+        ("table.csv", None),
+        ("table.csv", b""),
+        ("table.csv", "half"),
+        ("cases/case_01/case.json", None),
+        ("cases/case_01/case.json", b"{}"),
+        ("cases/case_01/image.npy", "half"),
+        ("cases/case_01/label.npy", b""),
+    ],
+)
+def test_a_damaged_store_names_the_file_and_what_to_do(tmp_path, file, content):
+    made = prepare("nifti", make_nnunet(tmp_path / "in"), tmp_path / "out", workers=1)
+    path = made.path / file
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if content == "half" else content)
+    with pytest.raises(DataError, match=r"whole store.*`adawac prepare` again") as caught:
+        Store(made.path).volume("case_01")
+    assert file in str(caught.value)

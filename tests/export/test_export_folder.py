@@ -229,6 +229,8 @@ def test_what_is_there_is_not_replaced(tmp_path, run, model):
 def test_export_as_a_user_types_it(tmp_path, run, capsys):
     assert command(["export", str(run), "--out", str(tmp_path / "model")]) == 0
     assert f"use it with adawac predict {tmp_path / 'model'} SCAN" in capsys.readouterr().out
+    assert command(["export", str(run), "--out", str(tmp_path / "my model")]) == 0
+    assert f"use it with adawac predict '{tmp_path / 'my model'}' SCAN" in capsys.readouterr().out
     assert command(["export", str(run), "--out", str(tmp_path / "model")]) == 2
     assert "Give --overwrite" in capsys.readouterr().err
     assert command(["export", str(tmp_path / "absent"), "--out", str(tmp_path / "other")]) == 2

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -184,3 +185,9 @@ def test_networks_of_every_family(tmp_path, model, options, free):
     assert ("height" in made.dynamic) == free
     assert bool(made.reason) == (not free)
     compare(made.path, run, [(64, 64), (96, 128)] if free else [(64, 64)])
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder in which nobody can make files")
+def test_a_folder_that_cannot_be_written_to_is_no_fault_of_the_network(run):
+    with pytest.raises(ConfigError, match=r"Expected to write /proc/model\.onnx"):
+        export_model(run, "/proc/model.onnx")

@@ -242,3 +242,22 @@ def test_wrong_arguments_stop_at_once(tmp_path, run):
     with pytest.raises(AdawacError, match="checkpoints: there is none"):
         predict(run, scan, out, device="cpu")
     assert not out.exists()
+
+
+def test_a_scan_that_may_not_be_read_is_not_called_truncated(tmp_path, run, monkeypatch):
+    scan = written("closed.nii.gz")(tmp_path / "scans")
+    monkeypatch.setattr(volumes.os, "access", lambda path, mode: Path(path) != scan)
+    (done,) = predict(run, scan, tmp_path / "out")
+    assert done.error == "Expected a NIfTI file, but it may not be read. Change its permissions."
+
+
+def test_a_folder_that_may_not_be_read_is_named_and_the_others_are_done(tmp_path, run, monkeypatch):
+    save(tmp_path / "scans" / "a" / "scan.nii.gz", noise())
+    closed = tmp_path / "scans" / "b"
+    closed.mkdir()
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != closed)
+    done = predict(run, tmp_path / "scans", tmp_path / "out")
+    assert {one.scan.path.name: one.error for one in done} == {
+        "scan.nii.gz": "",
+        "b": "Expected a folder of scans, but it may not be read. Change its permissions.",
+    }

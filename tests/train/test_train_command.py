@@ -40,13 +40,13 @@ def test_ctrl_c_saves_and_says_how_to_go_on(words, tmp_path, capsys, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(Display, "step", stop)
-        assert run(words) == 130
+        assert run([*words[:-1], str(tmp_path / "my run")]) == 130
     out, err = capsys.readouterr()
-    assert f"Saved. Go on with: adawac train --out {tmp_path / 'run'} --resume" in out
+    assert f"Saved. Go on with: adawac train --out '{tmp_path / 'my run'}' --resume" in out
     assert "Interrupted" in err
-    assert Run(tmp_path / "run").status == "interrupted"
-    assert run(["train", "--out", str(tmp_path / "run"), "--resume"]) == 0
-    assert Run(tmp_path / "run").status == "finished"
+    assert Run(tmp_path / "my run").status == "interrupted"
+    assert run(["train", "--out", str(tmp_path / "my run"), "--resume"]) == 0
+    assert Run(tmp_path / "my run").status == "finished"
 
 
 def test_training_messages(words, store, capsys):

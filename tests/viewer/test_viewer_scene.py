@@ -307,3 +307,10 @@ def test_the_page_has_no_inline_script_or_style_which_its_policy_would_stop():
     page = (files("adawac.viewer") / "page" / "page.html").read_text()
     assert not re.findall(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", page)
     assert not re.findall(r"https?://", page)
+
+
+def test_a_scan_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "closed.nii").write_text("no NIfTI at all")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(DataError, match=r"closed\.nii may not be read\. Change its permissions"):
+        build_scene(tmp_path / "closed.nii")

@@ -16,6 +16,25 @@ _MOST_CASES = 20  # more of them than this would scroll everything else away
 SourceName = Annotated[str, Parameter(help="How the scans are laid out: acdc, synapse, nifti or dicom.")]
 Axis = Annotated[int | None, Parameter(help="Voxel axis along which volumes are cut; the source's by default.")]
 Workers = Annotated[int | None, Parameter(help="Processes; all processors by default.")]
+Images = Annotated[
+    tuple[str, ...] | None, Parameter(help="Pattern of the image files below the folder, one for each channel.")
+]
+Labels = Annotated[str | None, Parameter(help="Pattern of the label files.")]
+ClassNames = Annotated[
+    tuple[str, ...] | None,
+    Parameter(
+        name="--classes", help="Classes by label value: liver=1 vessel=2,3 background=0,5.", consume_multiple=True
+    ),
+]
+Channels = Annotated[
+    tuple[str, ...] | None, Parameter(help="Names of the channels, as many as a 4D file has.", consume_multiple=True)
+]
+Modality = Annotated[str | None, Parameter(help="CT or MR: decides how intensities are clipped.")]
+Patient = Annotated[str | None, Parameter(help="Regular expression: the patient within a case's name.")]
+Groups = Annotated[Path | None, Parameter(help="CSV file with the columns patient,group.")]
+SkipUnlabelled = Annotated[
+    bool, Parameter(help="Leave scans without a label map out instead of refusing them.", show_default=False)
+]
 
 
 @app.command(group=DATA)
@@ -26,6 +45,13 @@ def diagnose(
     source: Annotated[str | None, Parameter(help="How the scans are laid out; recognised by default.")] = None,
     axis: Axis = None,
     threshold: Annotated[float, Parameter(help="Largest foreground share of a label-sparse slice.")] = 0.0,
+    images: Images = None,
+    labels: Labels = None,
+    classes: ClassNames = None,
+    channels: Channels = None,
+    patient: Patient = None,
+    groups: Groups = None,
+    skip_unlabelled: SkipUnlabelled = False,
     workers: Workers = None,
     figure: Annotated[Path | None, Parameter(help="Draw what was found: a .png, .svg or .pdf file.")] = None,
     as_json: AsJson = False,
@@ -35,14 +61,33 @@ def diagnose(
     The exit code is 1 where something must be mended before the data can be used.
 
     Example: adawac diagnose store --figure labels.png
+
+    Example: adawac diagnose scans --images "*/ct.nii.gz" --labels "*/organs.nii.gz"
     """
     from adawac.data.diagnose import diagnose as look
 
-    report = look(data, source, axis=axis, threshold=threshold, workers=workers)
     if figure is not None:
-        from adawac.data.diagnosis_figure import draw_diagnosis
+        from adawac.figures.picture import check_ending
 
-        draw_diagnosis(report).savefig(figure)
+        check_ending(figure)  # before minutes of reading
+    report = look(
+        data,
+        source,
+        axis=axis,
+        threshold=threshold,
+        workers=workers,
+        images=list(images) if images else None,
+        labels=labels,
+        classes=_classes_of(classes),
+        channels=channels,
+        patient=patient,
+        groups=groups,
+        skip_unlabelled=skip_unlabelled or None,
+    )
+    if figure is not None:
+        from adawac.data.diagnosis_figure import save_diagnosis
+
+        save_diagnosis(report, figure)
     if as_json:
         print_json(report.to_dict())
     else:
@@ -67,17 +112,14 @@ def prepare(
     ] = None,
     size: Annotated[tuple[int, int] | None, Parameter(help="Keep copies of this height and width as well.")] = None,
     unit: Annotated[Literal["slice", "volume"] | None, Parameter(help="What one sample is.")] = None,
-    images: Annotated[
-        tuple[str, ...] | None, Parameter(help="Pattern of the image files, one for each channel.")
-    ] = None,
-    labels: Annotated[str | None, Parameter(help="Pattern of the label files.")] = None,
-    classes: Annotated[
-        tuple[str, ...] | None,
-        Parameter(help="Classes by label value: liver=1 vessel=2,3 background=0,5.", consume_multiple=True),
-    ] = None,
-    modality: Annotated[str | None, Parameter(help="CT or MR: decides how intensities are clipped.")] = None,
-    patient: Annotated[str | None, Parameter(help="Regular expression: the patient within a case's name.")] = None,
-    groups: Annotated[Path | None, Parameter(help="CSV file with the columns patient,group.")] = None,
+    images: Images = None,
+    labels: Labels = None,
+    classes: ClassNames = None,
+    channels: Channels = None,
+    modality: Modality = None,
+    patient: Patient = None,
+    groups: Groups = None,
+    skip_unlabelled: SkipUnlabelled = False,
     dataset: Annotated[str | None, Parameter(help="Name of the data set.")] = None,
     workers: Workers = None,
     overwrite: Annotated[
@@ -95,15 +137,6 @@ def prepare(
     """
     from adawac.data.prepare import prepare as write
 
-    own: dict[str, Any] = {
-        "images": list(images) if images else None,
-        "labels": labels,
-        "classes": None if classes is None else dict(_class(text) for text in classes),
-        "modality": modality,
-        "patient": patient,
-        "groups": groups,
-        "dataset": dataset,
-    }
     made = write(
         source,
         scans,
@@ -118,7 +151,15 @@ def prepare(
         unit=unit,
         workers=workers,
         overwrite=overwrite,
-        **{name: value for name, value in own.items() if value is not None},
+        images=list(images) if images else None,
+        labels=labels,
+        classes=_classes_of(classes),
+        channels=channels,
+        modality=modality,
+        patient=patient,
+        groups=groups,
+        skip_unlabelled=skip_unlabelled or None,
+        dataset=dataset,
     )
     table = made.table
     splits = {name or "none": int((table.split == name).sum()) for name in sorted(set(table.split.tolist()))}
@@ -136,26 +177,50 @@ def prepare(
             }
         )
         return
+    import shlex
+
     from rich.console import Console
 
     parts = ", ".join(f"{name} {count}" for name, count in splits.items())
     Console().print(
         f"{store}: {made.dataset}, {len(made.cases)} cases, {len(table)} samples ({parts}).\n"
-        f"Look at its labels: adawac diagnose {store}",
+        f"Look at its labels: {shlex.join(['adawac', 'diagnose', str(store)])}{_about_splits(splits)}",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
 
 
+def _about_splits(splits: dict[str, int]) -> str:
+    """Return what to add where nothing says who trains and who tests."""
+    return (
+        "" if "train" in splits else "\nNothing says who trains: give --split stratified or fold:0/5 to adawac train."
+    )
+
+
+def _classes_of(texts: tuple[str, ...] | None) -> dict[str, tuple[int, ...]] | None:
+    """Return the classes by name; one that is named twice is an error, because the first would be lost."""
+    if texts is None:
+        return None
+    classes: dict[str, tuple[int, ...]] = {}
+    for name, values in map(_class, texts):
+        if name in classes:
+            raise ConfigError(f"Expected each class once, but got {name!r} twice. Write it like {name}=1,2.")
+        classes[name] = values
+    return classes
+
+
 def _class(text: str) -> tuple[str, tuple[int, ...]]:
     name, _, values = text.partition("=")
     try:
-        return name.strip(), tuple(int(one) for one in values.split(","))
+        numbers = tuple(int(one) for one in values.split(","))
     except ValueError:
+        numbers = ()
+    if not name.strip() or not numbers:
         raise ConfigError(
             f"Expected a class with its label values, but got {text!r}. Write it like liver=1, or vessel=2,3."
-        ) from None
+        )
+    return name.strip(), numbers
 
 
 def _show(report: "Diagnosis") -> None:

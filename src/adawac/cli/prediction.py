@@ -98,11 +98,14 @@ def export(
 
     Example: adawac export runs/adawac --out model
     """
+    import shlex
+
     from adawac.export import export_model
 
     made = export_model(run, out, checkpoint=checkpoint, overwrite=overwrite, trust_code=trust_code)
     if not made.dynamic:
-        print_text(printable(f"{made.path}: use it with adawac predict {made.path} SCAN --out FOLDER\n"))
+        name = shlex.quote(str(made.path))
+        print_text(printable(f"{made.path}: use it with adawac predict {name} SCAN --out FOLDER\n"))
         return
     if made.reason:
         print_text(printable(f"Height and width are fixed, as other sizes do not work: {made.reason}\n"))

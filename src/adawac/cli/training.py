@@ -83,6 +83,8 @@ def train(
 
 
 def _train(config: "TrainConfig", out: Path, resume: bool) -> None:
+    import shlex
+
     from adawac.cli.display import Display
     from adawac.train import fit
 
@@ -91,7 +93,8 @@ def _train(config: "TrainConfig", out: Path, resume: bool) -> None:
         fit(config, out, resume=resume, watch=display)
     except KeyboardInterrupt:
         display.close()
-        print_text(f"Saved. Go on with: adawac train --out {printable(str(out))} --resume\n")
+        words = shlex.join(["adawac", "train", "--out", str(out), "--resume"])
+        print_text(printable(f"Saved. Go on with: {words}\n"))
         raise
     finally:
         display.close()

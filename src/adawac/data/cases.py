@@ -163,7 +163,8 @@ def check_name(name: str, what: str = "case id") -> str:
     if not name or len(name) > 150 or name.startswith(".") or name != name.strip() or _BAD_CHARACTERS.search(name):
         raise DataError(
             f"Expected a {what} that is a plain name, but got {name!r}. "
-            'Rename it: no slashes, none of : * ? " < > |, no leading dot, at most 150 characters.'
+            'Rename it: no slashes, none of : * ? " < > |, no leading dot, no space at either end, '
+            "at most 150 characters."
         )
     return name
 

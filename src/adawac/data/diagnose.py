@@ -13,10 +13,10 @@ import numpy.typing as npt
 from adawac.data.cases import Array, Case, CaseRef, check_case, class_pixels, is_label_sparse
 from adawac.data.diagnosis import CaseReport, ClassReport, Diagnosis, Recommendation, training_cases
 from adawac.data.parallel import run_jobs
-from adawac.data.sources import Source, build_source, detect_source
+from adawac.data.sources import Source, build_source, detect_source, missing_labels, shared_folders
 from adawac.data.splits import check_leaks
 from adawac.data.store import Store, is_store
-from adawac.errors import AdawacError, DataError
+from adawac.errors import AdawacError, ConfigError, DataError
 
 __all__ = ["Diagnosis", "diagnose"]
 
@@ -49,21 +49,21 @@ def diagnose(
         progress: Show a progress bar; by default where there is a terminal.
         **options: Options of the source.
     """
-    reader: Store | Source
-    if source is None and is_store(path):
-        reader = Store(path)
-        refs = _refs_of(reader)
-        axis = reader.preprocessing.axis if axis is None else axis
-    else:
-        reader = build_source(source, path, **options) if source else detect_source(path)
-        refs = reader.cases()
-        axis = reader.preprocessing.axis if axis is None else axis
+    if axis not in (None, 0, 1, 2):
+        raise ConfigError(f"Expected axis to be 0, 1 or 2, but got {axis}. Correct it.")
+    if not 0 <= threshold < 1:
+        raise ConfigError(f"Expected the threshold to be a share in [0, 1), but got {threshold}. Correct it.")
+    reader = _open(Path(path), source, options)
+    refs = _refs_of(reader) if isinstance(reader, Store) else reader.cases()
+    axis = reader.preprocessing.axis if axis is None else axis
     look = partial(_look, reader, axis, threshold)
     seen = dict(run_jobs(look, refs, title=f"Looking at {reader.dataset}", workers=workers, progress=progress))
     looks = [seen[ref] for ref in refs]
     reports = [one[0] for one in looks if not isinstance(one, str)]
     faults = [one for one in looks if isinstance(one, str)]
     digests = {one[0].id: one[1] for one in looks if not isinstance(one, str)}
+    missing = "" if isinstance(reader, Store) else missing_labels(reader)
+    faults += [missing] if missing else []
     faults += _leaks(refs) + _duplicates(reports, digests)
     classes = _class_reports(reader.class_names, reports)
     return Diagnosis(
@@ -74,12 +74,26 @@ def diagnose(
         cases=tuple(reports),
         classes=tuple(classes),
         faults=tuple(faults),
-        warnings=tuple(_warnings(reports, classes)),
+        warnings=tuple(_warnings(refs, reports, classes, _known_unlabelled(reader))),
         recommendation=_recommend(training_cases(reports)),
     )
 
 
 # -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path, source: str | None, options: Mapping[str, Any]) -> Store | Source:
+    """Return the store, finished or not, or else the source of the scans."""
+    if source is not None:
+        return build_source(source, path, **options)
+    given = sorted(name for name, value in options.items() if value is not None)
+    if is_store(path) and given:
+        raise ConfigError(
+            f"Expected a folder of scans for {', '.join(given)}, but {path} is a store, which has its own. Leave "
+            "them out."
+        )
+    interrupted = any(path.glob("cases/*/case.json"))
+    return Store(path) if is_store(path) or interrupted else detect_source(path, **options)
 
 
 def _refs_of(store: Store) -> list[CaseRef]:
@@ -189,18 +203,24 @@ def _class_reports(names: Sequence[str], reports: Sequence[CaseReport]) -> list[
     ]
 
 
-def _warnings(reports: Sequence[CaseReport], classes: Sequence[ClassReport]) -> list[str]:
-    found = []
+def _known_unlabelled(reader: Store | Source) -> set[str]:
+    """Return the cases whose missing label map is a fault already."""
+    return set() if isinstance(reader, Store) else {ref.id for ref in reader.lacking_labels()}
+
+
+def _warnings(
+    refs: Sequence[CaseRef], reports: Sequence[CaseReport], classes: Sequence[ClassReport], known: set[str]
+) -> list[str]:
+    found = [one for one in (shared_folders(refs),) if one]
     for report in reports:
         if report.xi is not None and not sum(report.class_voxels[1:]):
             found.append(f"Case {report.id} has a label map without any foreground. Check that it is the right file.")
         if report.intensity[0] == report.intensity[-1]:
             found.append(f"Case {report.id} has the same intensity everywhere. Check that it is the right file.")
-    unlabelled = [report.id for report in reports if report.xi is None]
+    unlabelled = [report.id for report in reports if report.xi is None and report.id not in known]
     if unlabelled:
-        found.append(
-            f"{len(unlabelled)} cases have no label map ({', '.join(unlabelled[:3])} …). They can only be predicted."
-        )
+        some = ", ".join(unlabelled[:3]) + (", …" if len(unlabelled) > 3 else "")
+        found.append(f"{len(unlabelled)} cases have no label map ({some}). They can only be predicted.")
     found += [f"Class {one.name} occurs in no case. Check the label values." for one in classes if not one.cases]
     codes = Counter(report.orientation for report in reports if report.orientation)
     if len(codes) > 1:

@@ -1,15 +1,18 @@
 """The figure of a diagnosis: where labels are, how much of them, and which classes."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adawac.data.diagnosis import CaseReport, Diagnosis
+from adawac.errors import ConfigError
+from adawac.files import beside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_diagnosis"]
+__all__ = ["draw_diagnosis", "save_diagnosis"]
 
 # Okabe and Ito's colours can be told apart with any kind of colour vision.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#E69F00", "#009E73", "#6E6E6E"
@@ -45,6 +48,17 @@ def draw_diagnosis(diagnosis: Diagnosis) -> "Figure":
         share = "no labels" if xi is None else f"{1 - xi:.1%} of the training slices are label-sparse"
         figure.suptitle(f"{diagnosis.dataset}: {len(diagnosis.cases)} cases, {share}", x=0.01, ha="left", weight="bold")
     return figure
+
+
+def save_diagnosis(diagnosis: Diagnosis, path: Path) -> None:
+    """Draw the figure into a file; one that cannot be written is a `ConfigError`."""
+    try:
+        with beside(path) as temporary:
+            draw_diagnosis(diagnosis).savefig(temporary, format=path.suffix[1:].lower())
+    except OSError as error:
+        raise ConfigError(
+            f"Expected a file that can be written, but got {path}: {error.strerror or error}. Give another --figure."
+        ) from error
 
 
 def _draw_cases(axes: Any, cases: list[CaseReport]) -> None:

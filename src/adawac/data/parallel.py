@@ -7,7 +7,7 @@ from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_c
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from adawac.errors import DataError
+from adawac.errors import ConfigError, DataError
 
 __all__ = ["run_jobs"]
 
@@ -36,6 +36,8 @@ def run_jobs(
     from rich.progress import Progress
 
     jobs = list(jobs)
+    if workers is not None and workers < 1:
+        raise ConfigError(f"Expected at least one worker process, but got {workers}. Leave it out for all processors.")
     workers = min(workers or _processors(), len(jobs)) or 1
     show = sys.stderr.isatty() if progress is None else progress
     finished = ((job, function(job)) for job in jobs) if workers == 1 else _in_processes(function, jobs, workers)

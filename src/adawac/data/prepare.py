@@ -5,17 +5,17 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adawac.data.cases import CaseRef, Unit
+from adawac.data.cases import CaseRef, SampleTable, Unit
 from adawac.data.parallel import run_jobs
 from adawac.data.preprocessing import Normalisation, Preprocessing
-from adawac.data.sources import Source, build_source, check_refs
+from adawac.data.sources import Source, build_source, check_refs, missing_labels, shared_folders
 from adawac.data.splits import check_leaks
 from adawac.data.store import FORMAT_VERSION, CaseInfo, Store, is_store
 from adawac.data.writing import WriteError, prepare_case, sample_table, write_json, write_table, writing
@@ -87,9 +87,11 @@ def prepare(
         unit=unit,
     )
     refs = check_refs(source.cases(), source.root or "the source")
+    if missing := missing_labels(source):
+        raise DataError(missing)
     check_leaks(np.array([ref.patient for ref in refs]), np.array([ref.split for ref in refs]))
     record = _describe(source, preprocessing)
-    made = _open_destination(dest, source, record, overwrite)
+    made = _open_destination(dest, source, refs, record, overwrite)
     lock = FolderLock(dest)
     try:
         _forget_half_written(dest)
@@ -103,6 +105,8 @@ def prepare(
     finally:
         lock.release()
     _warn_of_orientations(infos, preprocessing)
+    if hint := shared_folders(refs):
+        log.warning("%s", hint)
     return Store(dest)
 
 
@@ -123,7 +127,9 @@ def _describe(source: Source, preprocessing: Preprocessing) -> dict[str, Any]:
     return {**record, "recipe": digest}
 
 
-def _open_destination(dest: Path, source: Source, record: dict[str, Any], overwrite: bool) -> bool:
+def _open_destination(
+    dest: Path, source: Source, refs: Sequence[CaseRef], record: dict[str, Any], overwrite: bool
+) -> bool:
     """Check that `dest` can take this store, and say whether the folder was made for it."""
     if source.root and dest.resolve() == source.root.resolve():
         raise DataError(
@@ -133,11 +139,11 @@ def _open_destination(dest: Path, source: Source, record: dict[str, Any], overwr
         raise DataError(f"Expected a folder for the store, but {dest} is a file. Choose another name.")
     if is_store(dest):
         old = json.loads((dest / "store.json").read_text(encoding="utf-8"))
-        changed = sorted(name for name in record if old.get(name) != record[name] and name != "recipe")
+        changed = _changes(old, record) + _other_patients(dest, refs)
         if changed and not overwrite:
             raise DataError(
-                f"Expected the options that {dest} was prepared with, but {', '.join(changed)} differ. "
-                "Choose another folder, or allow overwriting."
+                f"Expected the options that {dest} was prepared with, but these differ: {', '.join(changed)}. "
+                "Choose another folder, or prepare it again with --overwrite (overwrite=True)."
             )
         if changed:
             (dest / "store.json").unlink()
@@ -147,6 +153,28 @@ def _open_destination(dest: Path, source: Source, record: dict[str, Any], overwr
     with writing(dest.parent, dest.name):
         (dest / "cases").mkdir(parents=True, exist_ok=True)
     return made
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return what a store was prepared with otherwise, in words."""
+    options = old.get("preprocessing") or {}
+    changes = [
+        f"{name} ({options.get(name)} before, {value} now)"
+        for name, value in new["preprocessing"].items()
+        if options.get(name) != value
+    ]
+    return changes + sorted(n for n in new if n not in ("recipe", "preprocessing") and old.get(n) != new[n])
+
+
+def _other_patients(dest: Path, refs: Sequence[CaseRef]) -> list[str]:
+    """Return the first case that was another patient's: ids and splits go by patients, so they must not change."""
+    try:
+        table = SampleTable.read_csv(dest / "table.csv")
+    except (OSError, ValueError):
+        return []  # it is about to be written anew
+    before = dict(zip(table.case.tolist(), table.patient.tolist(), strict=True))
+    other = [ref for ref in refs if before.get(ref.id, ref.patient) != ref.patient]
+    return [f"the patient of {one.id} ({before[one.id]} before, {one.patient} now)" for one in other[:1]]
 
 
 def _forget_half_written(dest: Path) -> None:

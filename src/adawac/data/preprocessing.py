@@ -52,7 +52,7 @@ class Preprocessing:
             "axis": (self.axis in (0, 1, 2), "0, 1 or 2"),
             "orientation": (_is_orientation(self.orientation), 'three letters such as "RAS" or "LPS"'),
             "spacing": (
-                self.spacing is None or (len(self.spacing) == 3 and min(self.spacing) >= 0),
+                self.spacing is None or (len(self.spacing) == 3 and all(0 <= one < np.inf for one in self.spacing)),
                 "three sizes in mm",
             ),
             "window": (

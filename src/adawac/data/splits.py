@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -111,35 +112,60 @@ def stratified_folds(patient: Array, group: Array, count: int, seed: int = 0) ->
 
 
 def fold_split(table: SampleTable, fold: int, count: int, seed: int = 0) -> Array:
-    """Return a split column in which fold `fold` of `count` is `val` and the others `train`; `test` stays `test`."""
+    """Return a split column in which fold `fold` of `count` is `val` and the others `train`; `test` stays `test`.
+
+    Samples without a label are in no split, unless they are `test` already.
+    """
     if not 0 <= fold < count:
         raise ConfigError(f"Expected a fold from 0 to {count - 1}, but got {fold}. Folds count from 0.")
     test = table.split == "test"
-    folds = stratified_folds(table.patient[~test], table.group[~test], count, seed)
+    dealt = ~test & _labelled(table)
+    folds = stratified_folds(table.patient[dealt], table.group[dealt], count, seed)
     held_out = np.array([folds.get(one) == fold for one in table.patient.tolist()])
-    return np.where(test, "test", np.where(held_out, "val", "train"))
+    return np.where(test, "test", np.where(~dealt, "", np.where(held_out, "val", "train")))
 
 
 def stratified_split(table: SampleTable, seed: int = 0, shares: Mapping[str, float] | None = None) -> Array:
     """Return a split column drawn afresh by patient, each group divided by `shares` (70 / 10 / 20 % by default).
 
-    It stands beside the paper's ACDC split, whose test set is one pathology that training never sees.
+    It stands beside the paper's ACDC split, whose test set is one pathology that training never sees. Without groups,
+    three patients are enough: each side has one at least. Samples without a label are in no split.
     """
     shares = dict(shares or {"train": 0.7, "val": 0.1, "test": 0.2})
     if set(shares) - set(SPLITS) or min(shares.values()) <= 0 or not np.isclose(sum(shares.values()), 1.0):
         raise ConfigError(f"Expected shares of {', '.join(SPLITS)} that sum to 1, but got {shares}. Correct them.")
     names, edges = list(shares), np.cumsum(list(shares.values()))[:-1]
     side_of: dict[str, str] = {}
-    for members in _shuffled_groups(table.patient, table.group, seed):
+    labelled = _labelled(table)
+    groups = _shuffled_groups(table.patient[labelled], table.group[labelled], seed)
+    for members in groups:
         places = (np.arange(len(members)) + 0.5) / len(members)
         side_of |= {one: names[side] for one, side in zip(members, np.searchsorted(edges, places), strict=True)}
-    missing = set(names) - set(side_of.values())
+    if len(groups) == 1 and len(side_of) >= len(names):
+        _fill_sides(side_of, names)
+    missing = [name for name in names if name not in side_of.values()]
     if missing:
+        grouped = len(groups) > 1
         raise DataError(
-            f"Expected groups that can be divided into {', '.join(names)}, but all are too small for {missing.pop()}. "
-            "Use folds, lists, or no groups."
+            f"Expected patients that can be divided into {', '.join(names)}, but {len(side_of)} labelled ones"
+            f"{f' in {len(groups)} groups' if grouped else ''} leave none for {missing[0]}. "
+            f"Use folds (fold:0/{max(2, len(side_of))}) or lists{', or no groups' if grouped else ''}."
         )
-    return np.array([side_of[one] for one in table.patient.tolist()])
+    return np.where(labelled, np.array([side_of.get(one, "") for one in table.patient.tolist()]), "")
+
+
+def _labelled(table: SampleTable) -> npt.NDArray[np.bool_]:
+    """Say which samples have a label: the others can neither train nor be scored."""
+    return np.asarray(~np.isnan(table.fraction).any(axis=1))
+
+
+def _fill_sides(side_of: dict[str, str], names: Sequence[str]) -> None:
+    """Give a patient of the largest side to each side that has none."""
+    for name in names:
+        if name not in side_of.values():
+            largest, _ = Counter(side_of.values()).most_common(1)[0]
+            last = [one for one, side in side_of.items() if side == largest][-1]
+            side_of[last] = name
 
 
 def list_split(table: SampleTable, lists: Mapping[str, Path | Sequence[str]]) -> Array:

@@ -14,6 +14,7 @@ A store is a folder::
 import gzip
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from adawac.data.cases import Array, Case, SampleTable
 from adawac.data.preprocessing import Preprocessing
-from adawac.errors import DataError, MissingFileError, near
+from adawac.errors import AdawacError, DataError, MissingFileError, near
 from adawac.files import beside
 
 __all__ = ["FORMAT_VERSION", "CaseInfo", "Samples", "Store", "is_store"]
@@ -71,9 +72,30 @@ class CaseInfo:
         return cls(**data)
 
 
+def _known(split: Array) -> str:
+    """Return which splits a table has, in words."""
+    names = sorted(set(split.tolist()) - {""})
+    return f" (it has {', '.join(names)})" if names else ", because its source has no split"
+
+
 def is_store(path: Path | str) -> bool:
     """Say whether `path` is a complete store."""
     return (Path(path) / "store.json").is_file()
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Turn what a file of a store that is gone, cut short or unreadable raises into a `DataError`."""
+    try:
+        yield
+    except AdawacError:
+        raise
+    except (OSError, EOFError, ValueError, TypeError, LookupError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        raise DataError(
+            f"Expected a whole store, but {path} cannot be read ({reason}). Copy the store again, check its "
+            "permissions, or run `adawac prepare` again: finished cases are not redone."
+        ) from error
 
 
 class Store:
@@ -96,18 +118,21 @@ class Store:
                 f"Expected a prepared store, but {self.path} has no store.json. "
                 "Run `adawac prepare` (again, if it was interrupted: finished cases are not redone)."
             )
-        self.info: dict[str, Any] = json.loads((self.path / "store.json").read_text(encoding="utf-8"))
+        with _whole(self.path / "store.json"):
+            self.info: dict[str, Any] = dict(json.loads((self.path / "store.json").read_text(encoding="utf-8")))
         version = self.info.get("format_version")
         if version != FORMAT_VERSION:
             raise DataError(
                 f"Expected a store of format version {FORMAT_VERSION}, but got {version} in {self.path}. "
                 "Prepare the data again with this version of adawac, or install the one that wrote it."
             )
-        self.table = SampleTable.read_csv(self.path / "table.csv")
-        self.dataset: str = self.info["dataset"]
-        self.class_names: tuple[str, ...] = tuple(self.info["class_names"])
-        self.channels: tuple[str, ...] = tuple(self.info["channels"])
-        self.preprocessing = Preprocessing.from_dict(self.info["preprocessing"])
+        with _whole(self.path / "table.csv"):
+            self.table = SampleTable.read_csv(self.path / "table.csv")
+        with _whole(self.path / "store.json"):
+            self.dataset: str = self.info["dataset"]
+            self.class_names: tuple[str, ...] = tuple(self.info["class_names"])
+            self.channels: tuple[str, ...] = tuple(self.info["channels"])
+            self.preprocessing = Preprocessing.from_dict(self.info["preprocessing"])
         self._maps: dict[tuple[str, str], Array] = {}
         self._infos: dict[str, CaseInfo] = {}
         self._first_row = {case: row for row, case in reversed(list(enumerate(self.table.case.tolist())))}
@@ -176,8 +201,8 @@ class Store:
             table = table.take(table.split == split)
         if not len(table):
             raise DataError(
-                f"Expected samples in split {split!r} of {self.path}, but got none. "
-                f"Its splits are {sorted(set(self.table.split.tolist()))}; give lists or folds if the source has none."
+                f"Expected samples in split {split!r} of {self.path}, but got none{_known(self.table.split)}. "
+                "Give another split: stratified, fold:0/5, or a folder with train.txt (--split)."
             )
         return Samples(self, table.take(subset_mask(table, subset, seed=seed)), size)
 
@@ -191,7 +216,8 @@ class Store:
             if len(self._maps) >= _MAX_MAPS:
                 self._maps.pop(next(iter(self._maps)))
             # A plain view: indexing np.memmap itself costs several times as much.
-            found = self._maps[case, name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+            with _whole(path):
+                found = self._maps[case, name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
         return found
 
     # -- volumes ------------------------------------------------------------------------------------------------------
@@ -200,11 +226,12 @@ class Store:
         """Return what is known of a case without reading its voxels."""
         if case not in self._infos:
             path = self.path / "cases" / case / "case.json"
-            if case not in self._first_row or not path.is_file():
+            if case not in self._first_row:
                 raise DataError(
                     f"Expected a case of {self.path}, but got {case!r}. Near names: {near(case, self.cases)}."
                 )
-            self._infos[case] = CaseInfo.read(path)
+            with _whole(path):
+                self._infos[case] = CaseInfo.read(path)
         return self._infos[case]
 
     def volume(self, case: str) -> Case:

@@ -51,6 +51,7 @@ def export_onnx(trained: Trained, path: Path) -> tuple[tuple[str, ...], str, flo
         library(name, "adawac[export]")
     network = _Finest(trained.network).cpu().eval()
     with beside(path) as temporary:
+        temporary.touch()  # a folder that cannot be written to is found out now, and is no fault of the network's
         try:
             return _attempt(network, trained, temporary, (0, 2, 3))
         except (RunError, _FailedError) as error:

@@ -1,6 +1,7 @@
 """What evaluation left in several runs: the scores or the gallery that they have in common."""
 
 import logging
+import shlex
 from collections.abc import Sequence
 from typing import Literal
 
@@ -23,7 +24,7 @@ def with_results(runs: Sequence[Run], kind: Literal["scores", "gallery"], name: 
     there = {id(run): run.evaluations if kind == "scores" else run.galleries for run in runs}
     names = sorted({one for found in there.values() for one in found})
     if not names:
-        folders = " ".join(str(run.folder) for run in runs)
+        folders = shlex.join(str(run.folder) for run in runs)
         raise RunError(f"Expected {kind} in {folders}, but got none. Make them: adawac evaluate {folders}")
     if name is None:
         name = max(

@@ -1,5 +1,6 @@
 """Scores of every class and patient, run beside run: a point is a patient, a line joins the same patient's points."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def scores(runs: Sequence[Run], style: Style, *, evaluation: str | None = None) 
     if not metrics:
         raise RunError(
             f"Expected scores of {' or '.join(_METRICS)} in the evaluation {name!r} of {runs[0].folder}, but got none. "
-            f"Make them: adawac evaluate {runs[0].folder}"
+            f"Make them: {shlex.join(['adawac', 'evaluate', str(runs[0].folder)])}"
         )
     labels = run_labels(runs, 22)
     rows = _rows(found)

@@ -1,6 +1,7 @@
 """Which scans were meant: files, folders and patterns to NIfTI files and DICOM series, each with a name of its own."""
 
 import glob
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,13 +77,14 @@ def _places(given: Iterable[Path | str]) -> Iterator[Path]:
 
 
 def _below(folder: Path, leave_out: Path | None) -> Iterator[Path]:
-    """Yield the files of a folder, without hidden ones and without earlier label maps."""
+    """Yield the files of a folder, without hidden ones and without earlier label maps, and folders that are closed."""
     skipped = leave_out.resolve() if leave_out is not None else None
     if skipped is not None and folder.resolve() not in skipped.parents:
         skipped = None
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not hidden and path.is_file() and not (skipped and path.resolve().is_relative_to(skipped)):
+        wanted = path.is_file() or (path.is_dir() and not os.access(path, os.R_OK | os.X_OK))
+        if wanted and not hidden and not (skipped and path.resolve().is_relative_to(skipped)):
             yield path
 
 
@@ -93,7 +95,10 @@ def _scans_of(paths: Iterable[Path], channels: int, folder: Path | None) -> Iter
     """Yield the scans among some files; what is none of them is passed over in a folder, but not where it was named."""
     nifti, dicom = [], []
     for path in paths:
-        if path.name.lower().endswith(_NIFTI):
+        if path.is_dir():
+            problem = "Expected a folder of scans, but it may not be read. Change its permissions."
+            yield Scan(name=path.name, kind="nifti", files=(path,), problem=problem)
+        elif path.name.lower().endswith(_NIFTI):
             nifti.append(path)
         elif _is_dicom(path):
             dicom.append(path)

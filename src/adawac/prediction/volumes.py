@@ -1,5 +1,6 @@
 """An open scan: its grid, and its intensities in blocks of slices, so that no long CT lies in memory as a whole."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ def _load_nifti(path: Path) -> Any:
         affine = np.asarray(image.affine, dtype=np.float64)
         kind = image.get_data_dtype()
     except (OSError, EOFError, ValueError, ImageFileError, HeaderDataError) as error:
+        if path.is_file() and not os.access(path, os.R_OK):
+            raise DataError("Expected a NIfTI file, but it may not be read. Change its permissions.") from error
         raise _unreadable(error) from error
     if not isinstance(image, nib.Nifti1Image | nib.Nifti2Image):
         raise DataError(f"Expected a NIfTI file, but got {type(image).__name__}. Convert it to .nii.gz.")

@@ -1,6 +1,7 @@
 """NIfTI files and arrays in memory, as the page's viewer reads them without mistakes."""
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ def readable(path: Path) -> Iterator[None]:
     except (OSError, EOFError, ValueError, zlib.error, ImageFileError, HeaderDataError) as error:
         if isinstance(error, DataError):
             raise
+        if not os.access(path, os.R_OK):
+            raise DataError(f"Expected a NIfTI file, but {path} may not be read. Change its permissions.") from error
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
             f"Expected a NIfTI file, but {path} cannot be read ({reason}). It may be truncated: copy it again."

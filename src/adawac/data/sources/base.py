@@ -1,7 +1,9 @@
 """What a source is: it lists cases quickly and reads them one by one."""
 
 import inspect
+import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,7 +14,26 @@ from adawac.data.preprocessing import MR, Preprocessing
 from adawac.errors import AdawacError, ConfigError, DataError, MissingFileError
 from adawac.registry import Registry
 
-__all__ = ["SOURCES", "Classes", "Source", "as_classes", "build_source", "check_refs", "detect_source", "number_in"]
+__all__ = [
+    "SOURCES",
+    "Classes",
+    "Source",
+    "as_classes",
+    "build_source",
+    "check_refs",
+    "detect_source",
+    "drop_unlabelled",
+    "missing_labels",
+    "number_in",
+    "shared_folders",
+]
+
+log = logging.getLogger(__name__)
+
+# From so many folders on, folders may stand for patients.
+_PATIENTS = 3
+# More scans than this are counted, not named.
+_SHOWN = 10
 
 #: Class name → the label values in the files that mean it; the background first.
 Classes = dict[str, tuple[int, ...]]
@@ -34,6 +55,7 @@ class Source(ABC):
         channels: Name of each image channel.
         preprocessing: The default options of `prepare` for these scans.
         root: The folder; None for cases that are computed.
+        label_place: Where label maps are looked for, in words.
     """
 
     dataset: str
@@ -41,6 +63,7 @@ class Source(ABC):
     channels: tuple[str, ...] = ("image",)
     preprocessing: Preprocessing = field(default=MR)
     root: Path | None = None
+    label_place: str = ""
 
     @abstractmethod
     def cases(self) -> list[CaseRef]:
@@ -50,6 +73,10 @@ class Source(ABC):
     def load(self, ref: CaseRef) -> Case:
         """Read one case; a fault of its files is a `DataError` that names the file and the fix."""
 
+    def lacking_labels(self) -> list[CaseRef]:
+        """Return the cases that lack the label map they need: `diagnose` lists them, `prepare` refuses them."""
+        return []
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """Name of each class; index 0 is the background."""
@@ -57,7 +84,7 @@ class Source(ABC):
 
     def options(self) -> dict[str, Any]:
         """Return what decides the voxels of a case besides its files, for the store's record."""
-        skipped = {"root", "preprocessing", "dataset", "classes", "channels"}
+        skipped = {"root", "preprocessing", "dataset", "classes", "channels", "label_place"}
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in skipped}
 
     def relative(self, path: Path) -> str:
@@ -67,32 +94,100 @@ class Source(ABC):
 
 def build_source(name: str, root: Path | str, **options: Any) -> Source:
     """Open the folder `root` with the source called `name`; options that are None are left at their defaults."""
-    root = Path(root)
-    if not root.is_dir():
-        raise MissingFileError(f"Expected a folder with scans, but {root} is not there. Correct the path.")
+    root = _folder(root)
     given = {key: value for key, value in options.items() if value is not None}
     entry = SOURCES[name]
-    try:
-        inspect.signature(entry).bind(root, **given)
-    except TypeError as error:
+    known = list(inspect.signature(entry).parameters)[1:]
+    if not _takes(entry, root, given):
         raise ConfigError(
-            f"Expected options of source {name}, but got {sorted(given)} ({error}). Leave it out."
-        ) from error
+            f"Expected options of source {name} ({', '.join(known) or 'it has none'}), but got "
+            f"{', '.join(sorted(set(given) - set(known)))}. Leave it out."
+        )
     return entry(root, **given)
 
 
-def detect_source(root: Path | str) -> Source:
-    """Return the first source that finds cases in `root`."""
+def _folder(root: Path | str) -> Path:
+    root = Path(root)
+    if not root.is_dir():
+        what = "is a file" if root.is_file() else "is not there"
+        raise MissingFileError(f"Expected a folder with scans, but {root} {what}. Correct the path.")
+    return root
+
+
+def _takes(entry: Callable[..., Source], root: Path, options: Mapping[str, Any]) -> bool:
+    """Say whether a source knows all of the options."""
+    try:
+        inspect.signature(entry).bind(root, **options)
+    except TypeError:
+        return False
+    return True
+
+
+def detect_source(root: Path | str, **options: Any) -> Source:
+    """Return the first source that takes the options and finds cases in `root`."""
+    root = _folder(root)
+    given = {key: value for key, value in options.items() if value is not None}
     reasons = []
     for name in SOURCES:
+        if given and not _takes(SOURCES[name], root, given):
+            continue
         try:
-            source = build_source(name, root)
+            source = build_source(name, root, **given)
             source.cases()
         except AdawacError as error:
-            reasons.append(f"{name}: {error}")
+            reasons.append((name, str(error)))
         else:
             return source
-    raise DataError(f"Expected scans in {root}, but no source finds any.\n" + "\n".join(reasons))
+    if len(reasons) == 1:
+        raise DataError(reasons[0][1])
+    hint = _hint(root)
+    raise DataError(
+        f"Expected scans in {root}, but no source finds any.{hint}\n"
+        + "\n".join(f"{name}: {reason}" for name, reason in reasons)
+    )
+
+
+def _hint(root: Path) -> str:
+    """Return what to do where the folder holds NIfTI files in no layout that is known."""
+    example = next((path for path in root.rglob("*.nii*") if not path.name.startswith(".")), None)
+    if example is None:
+        return ""
+    return (
+        f" It has NIfTI files, such as {example.relative_to(root)}: say which are images and which are labels, such as "
+        '--images "*/scan.nii.gz" --labels "*/labels.nii.gz".'
+    )
+
+
+def missing_labels(source: Source) -> str:
+    """Return what to say about cases without the label map they need; nothing if all have theirs."""
+    refs = source.lacking_labels()
+    if not refs:
+        return ""
+    total = len(refs) + sum(bool(ref.labels) for ref in source.cases())
+    shown = [source.relative(ref.images[0]) for ref in refs[:_SHOWN]]
+    more = f" and {len(refs) - _SHOWN} more" if len(refs) > _SHOWN else ""
+    missing = "none of them has one" if len(refs) == total else f"{len(refs)} have none"
+    return (
+        f"Expected a label map for each of the {total} scans in {source.root}, but {missing} (looked for "
+        f"{source.label_place}): {', '.join(shown)}{more}. "
+    ) + (
+        "Correct where to look, or label some scans: training needs labels. Scans without labels can be segmented by a "
+        "trained network (adawac predict)."
+        if len(refs) == total
+        else "Add the missing ones, or leave these scans out with --skip-unlabelled (skip_unlabelled=True); a trained "
+        "network can segment them (adawac predict)."
+    )
+
+
+def drop_unlabelled(source: Source) -> tuple[CaseRef, ...]:
+    """Return the cases but those without the label map they need, with a warning; none left is a `DataError`."""
+    missing = {ref.id for ref in source.lacking_labels()}
+    left = tuple(ref for ref in source.cases() if ref.id not in missing)
+    if not left:
+        raise DataError(missing_labels(source))
+    if missing:
+        log.warning("%d of %d scans have no label map and are left out.", len(missing), len(missing) + len(left))
+    return left
 
 
 def check_refs(refs: Sequence[CaseRef], where: Path | str) -> list[CaseRef]:
@@ -112,6 +207,20 @@ def check_refs(refs: Sequence[CaseRef], where: Path | str) -> list[CaseRef]:
                 f"{ref.name_file()}. Rename one of the files, or remove the copy."
             )
     return list(refs)
+
+
+def shared_folders(refs: Sequence[CaseRef]) -> str:
+    """Return what to say where folders look like patients and hold several scans that count as several patients."""
+    scans = Counter(ref.images[0].parent for ref in refs if ref.images and ref.patient == ref.id)
+    several = sorted(folder.name for folder, count in scans.items() if count > 1)
+    if not several or len(scans) < _PATIENTS:  # two folders are those for training and for testing
+        return ""
+    some = ", ".join(several[:3]) + (", …" if len(several) > 3 else "")
+    return (
+        f"Folders hold several scans ({some}), and each scan counts as a patient of its own. If a folder is a patient, "
+        "say so, or a patient may be trained on and tested on: --patient '^(.+?)_' takes what stands before the first "
+        "_ of a case's name."
+    )
 
 
 def as_classes(given: Mapping[str, int | Iterable[int]]) -> Classes:

@@ -6,7 +6,7 @@ kept: the patient's name in the store is the name of the first folder below the 
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import numpy as np
 
 from adawac.data.cases import Array, Case, CaseRef
 from adawac.data.preprocessing import CT, MR
-from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs
+from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
 from adawac.data.sources.dicom_series import LPS_TO_RAS, Affine, load_highdicom, load_pydicom, read_series
-from adawac.data.sources.nifti import NAME_PATTERN, found_classes, glob_cases, read_groups
+from adawac.data.sources.nifti import NAME_PATTERN, found_classes, read_groups
+from adawac.data.sources.patterns import glob_cases
 from adawac.data.sources.reading import check_same_grid, read_nifti_turned, to_class_indices
 from adawac.errors import DataError
 
@@ -71,35 +72,31 @@ def dicom(
     refs = []
     for (case, patient), one in sorted(_name_series(root, series).items()):
         label = _find_label(case, one, named, segmentations)
-        if label is None and skip_unlabelled:
-            log.warning("The series in %s has no label map and is left out.", one.folder)
-            continue
-        if label is None:
-            raise DataError(
-                f"Expected a label map for the series in {one.folder} (case {case}), but got none. Give a SEG that "
-                "refers to it, a NIfTI file beside it, the pattern `labels`, or `skip_unlabelled`."
-            )
+        found_label = () if label is None else (label,)
         group = group_of.get(patient)
-        refs.append(CaseRef(dataset=name, patient=patient, id=case, group=group, images=one.files, labels=(label,)))
+        refs.append(CaseRef(dataset=name, patient=patient, id=case, group=group, images=one.files, labels=found_label))
     refs = check_refs(refs, root)
     found = as_classes(classes) if classes else _segment_classes(root, refs, segmentations)
-    return DicomSource(
+    source = DicomSource(
         root=root,
         dataset=name,
         classes=found or found_classes(refs),
         preprocessing=CT if all(one.modality == "CT" for one in series) else MR,
         found=tuple(refs),
         by_name=not classes and found is not None,
+        label_place=repr(labels) if labels else "a SEG that refers to the series, or one NIfTI file beside it",
     )
+    return replace(source, found=drop_unlabelled(source)) if skip_unlabelled else source
 
 
 def _segment_classes(root: Path, refs: Sequence[CaseRef], segmentations: Sequence["_Segmentation"]) -> Classes | None:
     """Return a class for every segment label that occurs, or None where all labels are NIfTI."""
     segments = {one.path: one.segments for one in segmentations}
-    used = [segments[ref.labels[0]] for ref in refs if ref.labels[0] in segments]
+    labelled = [ref for ref in refs if ref.labels]
+    used = [segments[ref.labels[0]] for ref in labelled if ref.labels[0] in segments]
     if not used:
         return None
-    if len(used) < len(refs):
+    if len(used) < len(labelled):
         raise DataError(
             f"Expected `classes` for {root}, where SEG and NIfTI labels are mixed, but got none. Give them."
         )
@@ -130,13 +127,7 @@ class DicomSource(Source):
     def load(self, ref: CaseRef) -> Case:
         """Read a series and its label map."""
         image, affine = read_series(ref.images)
-        label_file = ref.labels[0]
-        if ".nii" in label_file.name:
-            label, own = read_nifti_turned(label_file, affine)
-            check_same_grid(ref.images[0], image.shape, affine, label_file, label.shape, own)
-            label = to_class_indices(label, self.classes, label_file)
-        else:
-            label = self._read_segmentation(label_file, image.shape, affine)
+        label = self._read_label(ref, image.shape, affine) if ref.labels else None
         return Case(
             dataset=ref.dataset,
             patient=ref.patient,
@@ -149,6 +140,18 @@ class DicomSource(Source):
             class_names=self.class_names,
             files=ref.files,
         )
+
+    def lacking_labels(self) -> list[CaseRef]:
+        """Return the series without a label map."""
+        return [ref for ref in self.found if not ref.labels]
+
+    def _read_label(self, ref: CaseRef, shape: tuple[int, ...], affine: Affine) -> Array:
+        path = ref.labels[0]
+        if ".nii" not in path.name:
+            return self._read_segmentation(path, shape, affine)
+        label, own = read_nifti_turned(path, affine)
+        check_same_grid(ref.images[0], shape, affine, path, label.shape, own)
+        return to_class_indices(label, self.classes, path)
 
     def _read_segmentation(self, path: Path, shape: tuple[int, ...], affine: Affine) -> Array:
         """Read a DICOM SEG onto the grid of its series; frames without a segment may be left out in the file."""

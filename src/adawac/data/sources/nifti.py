@@ -1,9 +1,10 @@
 """Any folder of NIfTI scans: nnU-Net's layout, the Medical Segmentation Decathlon's, or two glob patterns."""
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,23 @@ import numpy as np
 
 from adawac.data.cases import Case, CaseRef
 from adawac.data.preprocessing import CT, MR
-from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs
+from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
+from adawac.data.sources.patterns import match_patterns
 from adawac.data.sources.reading import read_json, read_nifti_image, read_nifti_label, read_nifti_values
 from adawac.errors import ConfigError, DataError, MissingFileError
 
-__all__ = ["NAME_PATTERN", "NiftiSource", "found_classes", "glob_cases", "load_nifti", "nifti", "read_groups"]
+__all__ = ["NAME_PATTERN", "NiftiSource", "found_classes", "load_nifti", "nifti", "read_groups"]
 
 #: What a made-up name must not contain.
 NAME_PATTERN = re.compile(r"[^\w.-]+")
+# What the parts of a dataset.json look like.
+_PARTS: dict[str, Any] = {
+    "channel_names": {"0": "CT"},
+    "modality": {"0": "CT"},
+    "labels": {"background": 0, "liver": 1},
+    "training": [{"image": "imagesTr/a.nii.gz", "label": "labelsTr/a.nii.gz"}],
+    "test": ["imagesTs/b.nii.gz"],
+}
 _LAYOUTS = (
     "dataset.json with imagesTr/CASE_0000.nii.gz and labelsTr/CASE.nii.gz (nnU-Net), dataset.json with a `training` "
     "list (MSD), or the patterns `images` and `labels`"
@@ -46,13 +56,21 @@ def load_nifti(ref: CaseRef, classes: Classes, channels: int) -> Case:
 
 @dataclass(frozen=True, kw_only=True)
 class NiftiSource(Source):
-    """Pairs of NIfTI images and label maps that were found when the source was opened."""
+    """Pairs of NIfTI images and label maps that were found when the source was opened.
+
+    Attributes:
+        found: The cases.
+    """
 
     found: tuple[CaseRef, ...]
 
     def cases(self) -> list[CaseRef]:
         """Return the cases."""
         return list(self.found)
+
+    def lacking_labels(self) -> list[CaseRef]:
+        """Return the cases without a label map; those that are for testing need none."""
+        return [ref for ref in self.found if not ref.labels and ref.split != "test"]
 
     def load(self, ref: CaseRef) -> Case:
         """Read one case."""
@@ -74,6 +92,7 @@ def nifti(
     modality: str | None = None,
     patient: str | None = None,
     groups: Path | str | None = None,
+    skip_unlabelled: bool = False,
     dataset: str | None = None,
 ) -> Source:
     r"""Open a folder of NIfTI scans.
@@ -90,19 +109,25 @@ def nifti(
         patient: Regular expression; what its first group finds in a case's id is the patient (`(patient\d+)_`). By
             default every case is a patient of its own.
         groups: CSV file with the columns `patient,group`.
+        skip_unlabelled: Leave scans without a label map out, with a warning, instead of refusing the folder.
         dataset: Name of the data set; by default that of `dataset.json` or of the folder.
     """
     if (images is None) != (labels is None):
         raise ConfigError(
             "Expected both `images` and `labels`, or neither, but got one of them. Give the other pattern."
         )
+    if modality is not None and modality.upper() not in ("CT", "MR"):
+        raise ConfigError(f"Expected CT or MR as `modality`, but got {modality!r}. It decides how to clip intensities.")
     description: dict[str, Any] = {}
+    pairs: list[_Pair]
     if images is not None and labels is not None:
-        patterns = [images] if isinstance(images, str) else list(images)
-        pairs = _match_patterns(root, patterns, labels)
+        patterns, place = [images] if isinstance(images, str) else list(images), repr(labels)
+        pairs = [(case, "", image, label) for case, image, label in match_patterns(root, patterns, labels)]
     elif (root / "dataset.json").is_file():
-        description = read_json(root / "dataset.json")
-        pairs = _match_listed(root, description) if "training" in description else _match_folders(root, description)
+        description = _read_description(root / "dataset.json")
+        listed = "training" in description
+        place = "what dataset.json lists" if listed else "labelsTr/CASE.nii.gz"
+        pairs = _match_listed(root, description) if listed else _match_folders(root, description)
     else:
         raise DataError(f"Expected {_LAYOUTS}, but {root} has no dataset.json. Give the patterns.")
     name = dataset or NAME_PATTERN.sub("-", str(description.get("name") or root.resolve().name)).strip("-.") or "nifti"
@@ -124,14 +149,16 @@ def nifti(
     refs = check_refs(sorted(refs, key=lambda ref: ref.id), root)
     names = tuple(channels or _channel_names(description) or [f"channel {k}" for k in range(len(refs[0].images))])
     ct = (modality or "").upper() == "CT" or (modality is None and all(one.upper() == "CT" for one in names))
-    return NiftiSource(
+    source = NiftiSource(
         root=root,
         dataset=name,
         classes=as_classes(classes) if classes else _described_classes(root, description) or found_classes(refs),
         channels=names,
         preprocessing=CT if ct else MR,
         found=tuple(refs),
+        label_place=place,
     )
+    return replace(source, found=drop_unlabelled(source)) if skip_unlabelled else source
 
 
 def read_groups(path: Path) -> dict[str, str]:
@@ -193,11 +220,6 @@ def _match_folders(root: Path, description: Mapping[str, Any]) -> list[_Pair]:
             channels[match["case"]][match["channel"]] = path
         labels = _unique_stems(root / f"labels{suffix}")
         for case, files in channels.items():
-            if suffix == "Tr" and case not in labels:
-                raise DataError(
-                    f"Expected a label map labelsTr/{case}.nii.gz for {files[min(files)]}, but it is missing. "
-                    "Add it, or move the scan to imagesTs."
-                )
             images = tuple(files[channel] for channel in sorted(files))
             pairs.append((case, split, images, (labels[case],) if case in labels else ()))
     return pairs
@@ -216,10 +238,13 @@ def _match_listed(root: Path, description: Mapping[str, Any]) -> list[_Pair]:
     """MSD: dataset.json lists the pairs; scans of `test` have no labels."""
     pairs: list[_Pair] = []
     for entry in description["training"]:
-        image, label = _inside(root, entry["image"]), _inside(root, entry["label"])
-        if not label.is_file():
-            raise DataError(f"Expected the label map {label} that dataset.json lists, but it is missing. Add it.")
-        pairs.append((_stem(image), "train", (image,), (label,)))
+        if not isinstance(entry, dict) or "image" not in entry:
+            raise DataError(
+                f"Expected image and label in each entry of `training` in {root / 'dataset.json'}, but got {entry!r}. "
+                "Mend dataset.json."
+            )
+        image, label = _inside(root, entry["image"]), _inside(root, entry.get("label") or "")
+        pairs.append((_stem(image), "train", (image,), (label,) if label.is_file() else ()))
     for entry in description.get("test", []):
         image = _inside(root, entry["image"] if isinstance(entry, dict) else entry)
         if image.is_file():
@@ -227,57 +252,28 @@ def _match_listed(root: Path, description: Mapping[str, Any]) -> list[_Pair]:
     return pairs
 
 
+def _read_description(path: Path) -> dict[str, Any]:
+    """Read a dataset.json; people write them by hand, so every part is looked at before it is used."""
+    description = read_json(path)
+    for name, example in _PARTS.items():
+        part = description.get(name, example)
+        numbered = name in ("channel_names", "modality")
+        if not isinstance(part, type(example)) or (numbered and not all(str(key).isdigit() for key in part)):
+            raise DataError(
+                f"Expected {name} in {path} to be like {json.dumps(example)}, but got {json.dumps(part)[:80]}. Mend it."
+            )
+    for entry in [*description.get("training", []), *description.get("test", [])]:
+        names = entry.values() if isinstance(entry, dict) else [entry]
+        if not all(isinstance(one, str) for one in names):
+            raise DataError(f"Expected names of files in the lists of {path}, but got {entry!r}. Mend dataset.json.")
+    return description
+
+
 def _inside(root: Path, name: str) -> Path:
     path = root / name
     if not path.resolve().is_relative_to(root.resolve()):
         raise DataError(f"Expected files below {root}, but dataset.json lists {name!r}. Mend dataset.json.")
     return path
-
-
-def _match_patterns(root: Path, images: Sequence[str], labels: str) -> list[_Pair]:
-    """Pair files by what the wildcards stand for."""
-    by_channel = [glob_cases(root, pattern) for pattern in images]
-    label_files = glob_cases(root, labels)
-    # A label map may match the images' pattern too, as scan_gt.nii.gz matches *.nii.gz.
-    taken = set(label_files.values())
-    cases = [case for case, path in by_channel[0].items() if path not in taken]
-    if not cases:
-        raise DataError(f"Expected images that match {images[0]!r} in {root}, but got none. Correct the pattern.")
-    pairs: list[_Pair] = []
-    for case in cases:
-        if case not in label_files:
-            raise DataError(
-                f"Expected a label map for {by_channel[0][case]}, but nothing matches {labels.replace('*', case, 1)!r} "
-                f"in {root}. Add it, or correct the pattern."
-            )
-        missing = [pattern for pattern, found in zip(images, by_channel, strict=True) if case not in found]
-        if missing:
-            raise DataError(f"Expected every channel of case {case}, but nothing matches {missing[0]!r}. Add the file.")
-        pairs.append((case, "", tuple(found[case] for found in by_channel), (label_files[case],)))
-    return pairs
-
-
-def glob_cases(root: Path, pattern: str) -> dict[str, Path]:
-    """Return the files that match, by what the wildcards stand for (joined by _)."""
-    if "*" not in pattern:
-        raise ConfigError(
-            f"Expected a pattern with at least one *, but got {pattern!r}. Mark where the case's name stands."
-        )
-    expression = re.compile(
-        "".join("([^/]*)" if part == "*" else re.escape(part) for part in re.split(r"(\*)", pattern))
-    )
-    found: dict[str, Path] = {}
-    for path in sorted(root.glob(pattern)):
-        match = expression.fullmatch(path.relative_to(root).as_posix())
-        if match is None or path.name.startswith("."):
-            continue
-        case = "_".join(match.groups()).removesuffix(".gz").removesuffix(".nii")
-        other = found.setdefault(case, path)
-        if other is not path:
-            raise DataError(
-                f"Expected case ids that differ, but {other} and {path} are both {case!r}. Use a finer pattern."
-            )
-    return found
 
 
 def _channel_names(description: Mapping[str, Any]) -> list[str]:
@@ -306,13 +302,22 @@ def _described_classes(root: Path, description: Mapping[str, Any]) -> Classes | 
 
 
 def found_classes(refs: Sequence[CaseRef]) -> Classes:
-    """Return a class for every label value that occurs; this reads all label maps."""
+    """Return a class for every label value that occurs; this reads all label maps.
+
+    A file that cannot be read is passed over: it is named when its case is loaded, together with all other bad ones.
+    """
     values: set[int] = set()
-    for ref in refs:
-        for path in ref.labels:
+    fault: DataError | None = None
+    paths = [path for ref in refs for path in ref.labels]
+    for path in paths:
+        try:
             values |= read_nifti_values(path)
-    if not values - {0}:
+        except DataError as error:
+            fault = fault or error
+    if paths and not values:
+        raise fault or DataError("Expected label maps with voxels, but got none. Export them again.")
+    if paths and not values - {0}:
         raise DataError(
-            f"Expected label values other than 0, but all {len(refs)} label maps are empty. Give `classes`."
+            f"Expected label values other than 0, but all {len(paths)} label maps are empty. Give `classes`."
         )
     return as_classes({f"class {value}": value for value in sorted(values - {0})})

@@ -1,6 +1,7 @@
 """Files to arrays, with errors that name the file and the fix."""
 
 import json
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
 
     if not path.is_file():
         raise MissingFileError(f"Expected {kind}, but {path} is not there. Correct the path, or add the file.")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"Expected {kind}, but {path} may not be read. Change its permissions.")
     try:
         yield
     except DataError:
@@ -71,6 +74,7 @@ def read_nifti_image(paths: Sequence[Path], channels: int) -> tuple[npt.NDArray[
     """Read one 3D file per channel, or one 4D file with the channels last, as (C, *spatial) float32 and an affine."""
     parts: list[Array] = []
     affine: Affine | None = None
+    several = f", or a 4D one with {channels} channels last" if channels > 1 else ""
     for path in paths:
         data, own = _read_nifti(path)
         if data.ndim == 4 and len(paths) == 1 and data.shape[3] == channels:
@@ -79,8 +83,8 @@ def read_nifti_image(paths: Sequence[Path], channels: int) -> tuple[npt.NDArray[
             data = data[None]
         else:
             raise DataError(
-                f"Expected a 3D image, or a 4D one with {channels} channels last, but got {data.shape} in {path}. "
-                "Split the volumes of a time series, or name every channel in `channels`."
+                f"Expected a 3D image{several}, but got {data.shape} in {path}. "
+                "Split the volumes of a time series; where they are channels, name each in `channels`."
             )
         if affine is not None:
             check_same_grid(paths[0], parts[0].shape[1:], affine, path, data.shape[1:], own)
