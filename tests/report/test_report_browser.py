@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def write_history(folder: Path, fields: dict[str, np.ndarray]) -> Path:
+    """Give a run another history, and its means as losses."""
+    with RunWriter(folder, resume=True) as writer:
+        writer.rewind(0)
+        for place in range(len(fields["beta"])):
+            values = {name: one[place] for name, one in fields.items()}
+            writer.log_history(place + 1, np.arange(fields["beta"].shape[1]), **values)
+            loss = float(values["ell_ce"].mean())
+            writer.log_metrics(place + 1, {"loss": loss, "ell_ce": loss, "reg_ac": float(values["reg_ac"].mean())})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four runs with long names: in one, losses fall by decades, and all samples go to consistency at once."""
+    root = tmp_path_factory.mktemp("rushed")
+    runs = [example_run(root / f"unet-of-a-long-name-number-{place}", seed=place, slices=40) for place in range(4)]
+    for run in runs:
+        scores = [replace(one, convention="other") for one in run.scores("test-strict")]
+        with RunWriter(run.folder, resume=True) as writer:
+            writer.write_scores("test-other", scores)
+    samples, rng = len(runs[1].samples), np.random.default_rng(0)
+    fall = np.concatenate([np.geomspace(10, 0.001, 19), [0]])[:, None]
+    fields = {name: np.repeat(fall, samples, axis=1) for name in ("ell_ce", "reg_ac")}
+    start = rng.uniform(0, 0.04, samples)
+    fields["beta"] = np.linspace(start, start + 0.001, 20)
+    fields["reg_ac"][:19] *= 0.5
+    write_history(runs[1].folder, fields)
+    write_report([run.folder for run in runs], root / "report.html")
+    return root / "report.html"
+
+
 class Reader:
     """One page, opened offline; any request for something else, and any message in the console, is noted."""
 
@@ -113,6 +146,104 @@ def test_it_loads_offline_with_everything_in_it(reader: Reader):
     assert page.locator("#curves svg[role=img]").count() >= 4
     assert page.locator("#pictures li").count() == 6
     assert "adawac train --config adawac/config.yaml" in page.locator("#repeat").inner_text()
+
+
+def test_four_runs_and_their_differences_fit_beside_each_other(browser: Any, rushed: Path):
+    opened = Reader(browser, rushed, viewport={"width": 1400, "height": 900})
+    tables = opened.page.locator("#scores .scroll")
+    assert tables.count() == 2  # two conventions, the same numbers: one table a metric
+    assert "conventions other and strict, which agree here" in tables.first.inner_text()
+    assert "differences to unet-of-a-long-name-number-0" in tables.first.inner_text()
+    for one in tables.all():
+        assert one.evaluate("box => box.scrollWidth <= box.clientWidth")
+    rows = json.loads(opened.page.locator("#data").text_content())["scores"][0]["rows"]
+    cells = tables.first.locator("tbody tr").first.locator("td")
+    assert cells.count() == 4
+    assert cells.first.locator(".difference").count() == 0
+    for place, difference in enumerate(rows[0]["differences"], start=1):
+        text = cells.nth(place).inner_text().replace("−", "-")
+        assert f"{100 * difference['mean']:+.2f}" in text
+        assert f"{100 * difference['low']:.2f} to {100 * difference['high']:.2f}" in text
+        assert "p = " in text
+    opened.context.close()
+
+
+def heights(page: Any, title: str) -> dict[str, float]:
+    """The labels of a chart's vertical axis, and where they are."""
+    chart = page.locator("#curves figure", has=page.get_by_role("heading", name=title, exact=True))
+    texts = chart.locator("svg[role=img] text[text-anchor=end]").all()
+    return {one.text_content(): float(one.get_attribute("y")) for one in texts}
+
+
+def test_losses_have_a_logarithmic_axis_and_weights_a_linear_one(browser: Any, rushed: Path):
+    opened = Reader(browser, rushed)
+    page = opened.page
+    ticks = heights(page, "Loss")
+    decades = [ticks[one] for one in ("10", "1", "0.1", "0.01", "0.001")]
+    assert np.ptp(np.diff(decades)) < 1e-6  # every power of ten is as high as the next
+    assert list(heights(page, "β")) == ["0", "0.5", "1"]
+    panel = page.locator("#curves figure", has=page.get_by_role("heading", name="Loss", exact=True))
+    assert panel.locator("figcaption").inner_text() == "logarithmic; zeros are not drawn"
+    assert panel.locator("svg[role=img]").get_attribute("aria-label").startswith("Loss, logarithmic. ")
+    assert "unet-of-a-long-name-number-1, loss: 10 at epoch 1, 0 at epoch 20" in page.locator(
+        "#curves svg[role=img]"
+    ).first.get_attribute("aria-label")
+    paths = page.locator("#curves path").evaluate_all("paths => paths.map((one) => one.getAttribute('d'))")
+    assert not [one for one in paths if "NaN" in one or "Infinity" in one]
+    assert opened.complaints == []
+    opened.context.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.3, 0.31], ["0.2", "0.5"]),
+        ([0.5, 0.5], ["0.5", "1"]),
+        ([4, 0.025], ["0.02", "0.05", "0.1", "0.2", "0.5", "1", "2", "5"]),
+        ([1e-5, 30], ["1.0e−4", "0.01", "1"]),  # many decades: every second one
+        ([1e-9, 30], ["20", "50"]),  # less than a hundred-millionth counts as zero
+        ([0, 0], ["0"]),
+        ([-2, 2], ["−2", "−1", "0", "1", "2"]),  # what has no logarithm is drawn as it is
+    ],
+)
+def test_axes_of_odd_losses(browser: Any, tmp_path: Path, values: list[float], ticks: list[str]):
+    run = example_run(tmp_path / "run", slices=4, epochs=2)
+    fields = {name: np.full((2, 12), 0.5) for name in ("ell_ce", "reg_ac", "beta")}
+    fields["ell_ce"][:] = np.array(values)[:, None]
+    write_report(write_history(run.folder, fields), tmp_path / "report.html")
+    opened = Reader(browser, tmp_path / "report.html")
+    assert list(heights(opened.page, "Loss"))[: len(ticks)] == ticks
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_a_single_value_between_zeros_is_a_dot(browser: Any, tmp_path: Path):
+    run = example_run(tmp_path / "run", slices=4, epochs=5)
+    fields = {name: np.full((5, 12), 0.5) for name in ("ell_ce", "reg_ac", "beta")}
+    fields["reg_ac"][[0, 2, 4]] = 0
+    write_report(write_history(run.folder, fields), tmp_path / "report.html")
+    opened = Reader(browser, tmp_path / "report.html")
+    opened.page.locator("#heatmap").focus()
+    opened.page.keyboard.press("Enter")
+    last = opened.page.locator("dialog[open] figure").last
+    assert last.locator("figcaption").inner_text() == "logarithmic; zeros are not drawn"
+    path = last.locator("path.series").get_attribute("d")
+    assert path.count("M") == path.count("h0") == 2
+    box = last.locator("path.series").evaluate("one => { const { x, width } = one.getBBox(); return [x, width]; }")
+    assert box[1] > 0
+    opened.context.close()
+
+
+def test_a_run_that_was_decided_at_once_says_so_and_accuses_nobody(browser: Any, rushed: Path):
+    opened = Reader(browser, rushed)
+    cards = opened.page.locator("#overview .card")
+    assert "most was decided at the start" in cards.nth(1).inner_text()
+    assert "decided" not in cards.nth(0).inner_text()
+    [note] = opened.page.locator("#suspects .note").all_inner_texts()
+    assert note.startswith("unet-of-a-long-name-number-1: β sent")
+    assert "method.hold_epochs=3" in note
+    assert "sent it to consistency" not in opened.page.locator("#suspects-body").inner_text()
+    opened.context.close()
 
 
 def test_hover_names_the_cell(reader: Reader, folder: Path):
@@ -280,6 +411,7 @@ def test_dark_follows_the_system_and_the_button(browser: Any, folder: Path):
     assert max(page.evaluate(brightness)) < 60
     page.locator("#theme").click()
     assert min(page.evaluate(brightness)) > 200
+    page.wait_for_timeout(300)  # a busy browser puts its storage away a moment later
     page.reload()
     page.wait_for_selector("html[data-ready]", state="attached")
     assert page.locator("html").get_attribute("data-theme") == "light"  # it is remembered
@@ -304,8 +436,21 @@ def test_a_run_with_less_says_so(browser: Any, folder: Path):
     assert "interrupted" in text
     assert "2 of 4" in text
     assert "No run has scores yet" in text
-    assert "gallery: there is none" in text
+    assert "Not in this folder: scores, gallery." in text
+    assert "None yet: adawac evaluate RUN keeps some." in text
+    assert opened.page.locator(".note").count() == 0  # nothing of this is a reason to worry
     assert opened.complaints == []
+    opened.context.close()
+
+
+def test_a_folder_that_lost_something_says_so_aloud(browser: Any, folder: Path):
+    example_run(folder / "lost", slices=6, epochs=4)
+    (folder / "lost" / "config.yaml").unlink()
+    write_report(folder / "lost", folder / "lost.html")
+    opened = Reader(browser, folder / "lost.html")
+    [note] = opened.page.locator("#repeat .note").all_inner_texts()
+    assert "config.yaml" in note
+    assert "cannot be repeated" in note
     opened.context.close()
 
 

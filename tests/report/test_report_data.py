@@ -2,6 +2,7 @@ import base64
 import gzip
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from adawac.report.atlas import MISSING, quantise, thin
 from adawac.report.blobs import Blobs
 from adawac.report.colours import class_colour, colour_map
 from adawac.report.images import SIDE, draw_area, draw_image, draw_outline
-from adawac.runs import Run, Slice, example_run, write_gallery
+from adawac.runs import Run, RunWriter, Slice, example_run, write_gallery
 
 
 def decode(codes: np.ndarray, scale: dict[str, Any]) -> np.ndarray:
@@ -75,10 +76,28 @@ def test_samples_and_headline(folders: list[Path], report: Report):
         "cases": 3,
         "sparse": 15,
         "dense": 15,
+        "weighs": "both",
         "sparse_low": 15,
         "dense_high": 15,
     }
+    assert report.data["runs"][0]["headline"]["weighs"] == "nothing"
     assert "sparse_low" not in report.data["runs"][0]["headline"]
+    assert part["verdict"].startswith("β tells label-dense from label-sparse samples")
+    assert report.data["runs"][0]["verdict"] is None
+
+
+def test_weights_without_consistency_send_nothing_there(tmp_path: Path):
+    run = example_run(tmp_path / "run", slices=6, epochs=4)
+    fields = {name: run.history[name] for name in ("ell_ce", "beta")}
+    (tmp_path / "run" / "history.bin").unlink()
+    with RunWriter(tmp_path / "run", resume=True) as writer:
+        for place in range(4):
+            values = {name: one[place] for name, one in fields.items()}
+            writer.log_history(place + 1, np.arange(18), reg_ac=np.zeros(18), **values)
+    [part] = collect([tmp_path / "run"]).data["runs"]
+    assert part["headline"]["weighs"] == "ce"
+    assert "sparse_low" not in part["headline"]
+    assert part["verdict"] is None
 
 
 def test_scores_side_by_side(folders: list[Path], report: Report):
@@ -95,6 +114,28 @@ def test_scores_side_by_side(folders: list[Path], report: Report):
     [difference] = mean["differences"]
     assert difference["mean"] == pytest.approx(mean["cells"][1]["mean"] - mean["cells"][0]["mean"], abs=1e-5)
     assert difference["patients"] == 3
+
+
+def test_evaluations_with_the_same_numbers_share_a_table(tmp_path: Path):
+    folders = []
+    for name, changed in (("one", 0.0), ("two", 0.25)):
+        run = example_run(tmp_path / name, slices=6, method=name)
+        folders.append(run.folder)
+        scores = run.scores("test-strict")
+        with RunWriter(run.folder, resume=True) as writer:
+            writer.write_scores("test-other", [replace(one, convention="other") for one in scores])
+            far = [replace(one, convention="far", value=one.value + changed * (one.metric == "hd95")) for one in scores]
+            writer.write_scores("test-third", far)
+    tables = collect(folders).data["scores"]
+    assert [(one["metric"], one["convention"]) for one in tables] == [
+        ("dice", "other"),
+        ("hd95", "other"),
+        ("hd95", "far"),  # one run has other numbers here
+    ]
+    named = [[other["convention"] for other in one["also"]] for one in tables]
+    assert [sorted(one) for one in named] == [["far", "strict"], ["strict"], []]
+    assert {other["evaluation"] for other in tables[0]["also"]} == {"test-strict", "test-third"}
+    assert len(collect(folders[:1]).data["scores"]) == 2
 
 
 def test_curves_come_from_the_history_where_they_were_not_logged(folders: list[Path], report: Report):
@@ -122,8 +163,6 @@ def test_pictures_of_suspects_come_first(tmp_path: Path):
     ids = run.samples.id
     history = run.history["ell_ce"]
     (tmp_path / "run" / "history.bin").unlink()
-    from adawac.runs import RunWriter
-
     with RunWriter(tmp_path / "run", resume=True) as writer:
         for epoch, row in zip(range(1, 21), history, strict=True):
             row[0] = 5.0  # an empty slice that the network fights
@@ -140,6 +179,7 @@ def test_what_is_missing_is_said(report: Report):
     parts = {one["part"]: one for one in report.data["runs"][2]["missing"]}
     assert parts["scores"]["why"] == "there is none"
     assert "adawac evaluate" in parts["gallery"]["remedy"]
+    assert all(one["normal"] for one in parts.values())  # nobody has evaluated it yet: no reason to worry
     assert report.data["runs"][2]["status"] == "interrupted"
     assert report.data["runs"][1]["missing"] == []
 
@@ -149,7 +189,7 @@ def test_a_folder_that_lost_a_file_gives_the_rest(tmp_path: Path, lost: str):
     example_run(tmp_path / "run", slices=6)
     (tmp_path / "run" / lost).unlink()
     [part] = collect([tmp_path / "run"]).data["runs"]
-    assert lost in {one["part"] for one in part["missing"]}
+    assert {one["part"]: one["normal"] for one in part["missing"]} == {lost: False}
     assert (part["atlas"] is None) == (lost in ("samples.csv", "history.bin"))
     assert bool(part["settings"]) == (lost != "config.yaml")
 
@@ -165,7 +205,7 @@ def test_damaged_results_and_half_written_records(tmp_path: Path):
     [part] = report.data["runs"]
     assert len(part["atlas"]["epochs"]) == 19
     assert report.data["pictures"] == report.data["scores"] == []
-    whys = " ".join(one["why"] for one in part["missing"])
+    whys = " ".join(one["why"] for one in part["missing"] if not one["normal"])
     assert "test.npz" in whys
     assert "test-strict.csv" in whys
 
@@ -188,11 +228,11 @@ def test_a_run_of_an_older_version_with_less_in_it(tmp_path: Path):
 
 def test_a_run_that_has_just_begun(tmp_path: Path):
     from adawac.config import TrainConfig
-    from adawac.runs import RunWriter
 
     with RunWriter(tmp_path / "run", TrainConfig()):
         [part] = collect([tmp_path / "run"]).data["runs"]
-    assert (part["status"], part["atlas"], part["suspects"]) == ("running", None, [])
+    assert (part["status"], part["atlas"], part["suspects"], part["verdict"]) == ("running", None, [], None)
+    assert {one["part"]: one["normal"] for one in part["missing"]}["history.bin"]
 
 
 def test_no_run_at_all(tmp_path: Path):

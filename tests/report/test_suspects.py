@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from adawac.report.atlas import late_epochs, late_mean
-from adawac.report.suspects import KINDS, find_suspects
+from adawac.report.suspects import KINDS, examine_samples, find_suspects
 
 EPOCHS = np.arange(1, 31)
 
@@ -98,7 +98,101 @@ def test_unseen_samples_are_passed_over():
     unseen = rng.random(beta.shape) < 0.5
     beta[unseen] = ell_ce[unseen] = np.nan
     assert find_suspects(share, EPOCHS, beta, ell_ce) == []
-    assert set(KINDS) == {"dense-to-consistency", "empty-high-ce", "beta-jump"}
+    assert set(KINDS) == {"dense-high-ce", "dense-to-consistency", "empty-high-ce", "beta-jump"}
+
+
+@pytest.mark.parametrize(("sent", "crowd"), [(4, False), (5, True), (30, True)])
+def test_a_crowd_that_beta_sent_to_consistency_speaks_of_the_run(sent: int, crowd: bool):
+    share = share_of(dense=40)
+    beta, ell_ce = histories(share)
+    beta[:, 40 - sent : 40] = np.linspace(0.5, 0.1, 30)[:, None]
+    found = examine_samples(share, EPOCHS, beta, ell_ce)
+    assert [one.row for one in found.suspects] == ([] if crowd else [39, 38, 37, 36])
+    if not crowd:
+        assert found.remark == ""
+        return
+    assert f"β sent {sent} of 40 label-dense samples ({100 * sent / 40:.0f} %) plainly to consistency" in found.remark
+    for advice in ("method.hold_epochs=3", "eta_beta", "lambda_ac"):
+        assert advice in found.remark
+
+
+def test_crowds_of_the_other_kinds():
+    share = share_of(dense=20, sparse=40)
+    beta, ell_ce = histories(share)
+    ell_ce[:, 30:50] = 1.0
+    beta[15:, ::3] = 1 - beta[15:, ::3]
+    found = examine_samples(share, EPOCHS, beta, ell_ce)
+    assert "empty-high-ce" not in {one.kind for one in found.suspects}
+    assert "20 of 40 samples without foreground (50 %) have a cross-entropy like label-dense ones" in found.remark
+    assert "beta-jump" not in {one.kind for one in found.suspects}
+    assert "β of 20 of 60 samples (33 %) jumped" in found.remark
+    two_kinds = np.tile([0.01, 0.01, 0.01, 0.01, 2.0], 8)
+    found = examine_samples(share_of(dense=40, sparse=0), EPOCHS, np.full((30, 40), 0.5), np.tile(two_kinds, (30, 1)))
+    assert found.suspects == []
+    assert "8 of 40 label-dense samples (20 %) have a cross-entropy far above" in found.remark
+
+
+def test_one_crowd_does_not_hide_the_suspects_of_another_kind():
+    share = share_of(dense=40)
+    beta, ell_ce = histories(share)
+    beta[:, :30] = np.linspace(0.5, 0.1, 30)[:, None]
+    ell_ce[:, 45] = 3.0
+    found = examine_samples(share, EPOCHS, beta, ell_ce)
+    assert [(one.row, one.kind) for one in found.suspects] == [(45, "empty-high-ce")]
+    assert "to consistency" in found.remark
+
+
+def test_a_label_that_is_not_learned_stands_out_among_its_like():
+    share = share_of(dense=100)
+    beta, ell_ce = histories(share)
+    rng = np.random.default_rng(0)
+    ell_ce[:, :100] = share[:100] * np.exp(rng.normal(0, 0.2, 100))  # CE grows with the foreground
+    usual = ell_ce[0, 10]
+    ell_ce[:, 10] = 4 * share[10]
+    assert usual < ell_ce[0, 10] < ell_ce[0, :100].max()  # high for so little foreground, but not the highest of all
+    [found] = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert (found.row, found.kind, found.epoch) == (10, "dense-high-ce", 29)
+    assert 0.5 < found.score < 1
+    assert f"Its CE was {ell_ce[0, 10]:.3g} over the last 3 epochs" in found.reason
+    assert "times the median of samples with about as much foreground" in found.reason
+    ell_ce[:, 10] = 40 * share[10]
+    [further] = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert found.score < further.score < 1
+
+
+def test_unlearned_labels_do_not_hide_each_other():
+    share = share_of(dense=100)
+    beta, ell_ce = histories(share)
+    ell_ce[:, :100] = 0.1 * np.exp(np.random.default_rng(0).normal(0, 0.2, 100))
+    wrong = [3, 14, 15, 16, 17, 50, 80, 90]
+    ell_ce[:, wrong] = 3.0  # the standard deviation of all is several times the spread of the right ones
+    assert {one.row for one in find_suspects(share, EPOCHS, beta, ell_ce)} == set(wrong)
+
+
+def test_where_all_are_alike_some_percent_more_are_nothing():
+    share = share_of(dense=50)
+    beta, ell_ce = histories(share)
+    ell_ce[:, 7] *= 1.3
+    assert find_suspects(share, EPOCHS, beta, ell_ce) == []
+
+
+def test_what_speaks_of_the_label_comes_before_a_jump():
+    share = share_of(dense=40)
+    beta, ell_ce = histories(share)
+    ell_ce[:, 5] = 8.0
+    beta[:20, 3], beta[20:, 3] = 0.0, 1.0
+    found = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert [(one.row, one.kind) for one in found] == [(5, "dense-high-ce"), (3, "beta-jump")]
+    assert all(0 <= one.score <= 1 for one in found)
+
+
+def test_without_a_consistency_term_nothing_is_sent_there():
+    share = share_of()
+    beta, ell_ce = histories(share)
+    beta[:, 8] = np.linspace(0.5, 0.1, 30)
+    reg_ac = np.zeros_like(beta)
+    assert find_suspects(share, EPOCHS, beta, ell_ce, reg_ac) == []
+    assert [one.row for one in find_suspects(share, EPOCHS, beta, ell_ce, reg_ac + 0.1)] == [8]
 
 
 def test_late_is_a_tenth():

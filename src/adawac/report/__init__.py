@@ -5,7 +5,18 @@
 
 from adawac.report.contents import Report, collect
 from adawac.report.page import render, write_report
-from adawac.report.suspects import Suspect, find_suspects
+from adawac.report.suspects import Findings, Suspect, examine_samples, find_suspects
 from adawac.report.watching import follow, watch_page
 
-__all__ = ["Report", "Suspect", "collect", "find_suspects", "follow", "render", "watch_page", "write_report"]
+__all__ = [
+    "Findings",
+    "Report",
+    "Suspect",
+    "collect",
+    "examine_samples",
+    "find_suspects",
+    "follow",
+    "render",
+    "watch_page",
+    "write_report",
+]

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from adawac.report.blobs import Blobs
 from adawac.runs import Run
 
-__all__ = ["FIELDS", "MISSING", "encode_atlas", "late_epochs", "late_mean", "quantise", "thin"]
+__all__ = ["FIELDS", "MISSING", "encode_atlas", "has_consistency", "late_epochs", "late_mean", "quantise", "thin"]
 
 FIELDS = ("beta", "ell_ce", "reg_ac")
 MISSING = 65535
@@ -34,6 +34,11 @@ def late_mean(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     seen = np.isfinite(last)
     count = seen.sum(axis=0)
     return np.where(count > 0, np.where(seen, last, 0).sum(axis=0) / np.maximum(count, 1), np.nan)
+
+
+def has_consistency(reg_ac: npt.NDArray[Any]) -> bool:
+    """Return whether a run had a consistency term, which is what beta near 0 sends a sample to."""
+    return bool((reg_ac > 0).any())
 
 
 def quantise(values: npt.NDArray[Any], kind: str) -> tuple[npt.NDArray[np.uint16], dict[str, Any]]:

@@ -10,14 +10,15 @@ import numpy.typing as npt
 
 import adawac
 from adawac.errors import AdawacError, RunError
-from adawac.report.atlas import encode_atlas, late_mean, thin
+from adawac.report.atlas import encode_atlas, has_consistency, late_mean, thin
 from adawac.report.blobs import Blobs
 from adawac.report.colours import class_colour, colour_map
 from adawac.report.curves import read_curves
 from adawac.report.images import draw_picture
 from adawac.report.provenance import list_commands, list_environments, list_missing, list_settings
 from adawac.report.scores import compare_scores
-from adawac.report.suspects import KINDS, Suspect, find_suspects
+from adawac.report.suspects import KINDS, Findings, Suspect, examine_samples
+from adawac.report.verdict import describe_weights
 from adawac.runs import Gallery, Run
 
 __all__ = ["Report", "collect"]
@@ -48,13 +49,13 @@ def collect(runs: Sequence[Run | Path | str], *, pictures: int = 100) -> Report:
     opened = [one if isinstance(one, Run) else Run(one) for one in runs]
     blobs = Blobs()
     tables, faults = compare_scores(opened)
-    suspects = [_suspects(run) for run in opened]
-    shown, picture_faults = _pictures(opened, suspects, pictures, blobs)
+    findings = [_examine(run) for run in opened]
+    shown, picture_faults = _pictures(opened, [one.suspects for one in findings], pictures, blobs)
     names = _names([run.folder for run in opened])
     parts = []
     for place, run in enumerate(opened):
         more = faults.get(place, []) + picture_faults.get(place, [])
-        parts.append({"name": names[place], **_describe(run, suspects[place], len(opened), blobs, more)})
+        parts.append({"name": names[place], **_describe(run, findings[place], len(opened), blobs, more)})
     data = {
         "adawac": adawac.__version__,
         "kinds": KINDS,
@@ -66,10 +67,10 @@ def collect(runs: Sequence[Run | Path | str], *, pictures: int = 100) -> Report:
     return Report(data, blobs.texts)
 
 
-def _describe(run: Run, suspects: list[Suspect], count: int, blobs: Blobs, faults: list[str]) -> dict[str, Any]:
+def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, faults: list[str]) -> dict[str, Any]:
     """Return everything about one run."""
     samples = 0 if run.samples is None else min(len(run.samples), run.history.num_samples)
-    listed = suspects[:_MOST_SUSPECTS]
+    listed, curves = findings.suspects[:_MOST_SUSPECTS], read_curves(run)
     rows, epochs = thin(samples, len(run.history), _CELLS // count, [one.row for one in listed])
     page_row = {int(row): place for place, row in enumerate(rows)}
     return {
@@ -85,6 +86,7 @@ def _describe(run: Run, suspects: list[Suspect], count: int, blobs: Blobs, fault
         ],
         "samples": _samples(run, rows),
         "headline": _headline(run),
+        "verdict": describe_weights(run, curves),
         "atlas": encode_atlas(run, rows, epochs, blobs),
         "thinned": {"samples": [len(rows), samples], "epochs": [len(epochs), len(run.history)]},
         "suspects": [
@@ -97,8 +99,9 @@ def _describe(run: Run, suspects: list[Suspect], count: int, blobs: Blobs, fault
             }
             for one in listed
         ],
-        "suspects_found": len(suspects),
-        "curves": read_curves(run),
+        "suspects_found": len(findings.suspects),
+        "suspects_remark": findings.remark,
+        "curves": curves,
         "settings": list_settings(run),
         "environment": list_environments(run),
         "commands": list_commands(run),
@@ -130,7 +133,10 @@ def _share(run: Run) -> npt.NDArray[np.float64]:
 
 
 def _headline(run: Run) -> dict[str, Any]:
-    """Return how many samples there are, how many carry no label, and on which side of 1/2 beta left them."""
+    """Return how many samples there are, how many carry no label, and on which side of 1/2 beta left them.
+
+    `weighs` says what beta is for: `both`, CE against consistency; `ce`, CE alone; `nothing`, it does not move.
+    """
     share = _share(run)
     found: dict[str, Any] = {
         "samples": len(share),
@@ -140,18 +146,20 @@ def _headline(run: Run) -> dict[str, Any]:
     }
     if len(run.history) and len(share):
         beta = late_mean(run.history["beta"])[: len(share)]
-        if np.isfinite(beta).any() and np.ptp(beta[np.isfinite(beta)]) > 1e-6:
+        moves = np.isfinite(beta).any() and np.ptp(beta[np.isfinite(beta)]) > 1e-6
+        found["weighs"] = "nothing" if not moves else "both" if has_consistency(run.history["reg_ac"]) else "ce"
+        if found["weighs"] == "both":
             for name, side in (("sparse_low", beta[share == 0] < 0.5), ("dense_high", beta[share > 0] > 0.5)):
                 found[name] = int(side.sum())
     return found
 
 
-def _suspects(run: Run) -> list[Suspect]:
+def _examine(run: Run) -> Findings:
     share, history = _share(run), run.history
     if not len(share) or not len(history):
-        return []
-    fields = (history[name][:, : len(share)] for name in ("beta", "ell_ce"))
-    return find_suspects(share, history.epochs, *fields)
+        return Findings(suspects=[], remark="")
+    fields = (history[name][:, : len(share)] for name in ("beta", "ell_ce", "reg_ac"))
+    return examine_samples(share, history.epochs, *fields)
 
 
 def _class_names(run: Run) -> list[tuple[int, str]]:

@@ -28,6 +28,7 @@ _SCRIPTS = (
     "heatmap.js",
     "atlas.js",
     "suspects.js",
+    "scores.js",
     "sections.js",
     "main.js",
 )

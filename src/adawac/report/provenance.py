@@ -10,6 +10,11 @@ from adawac.runs.environment import scrub
 
 __all__ = ["list_commands", "list_environments", "list_missing", "list_settings"]
 
+_RESULTS = (
+    "checkpoints",
+    "scores",
+    "gallery",
+)  # what a sound folder may do without: nobody asked for it yet, or it was removed
 _REMEDIES = {
     "config.yaml": "Without it the run cannot be repeated from its folder.",
     "environment.json": "Versions and hardware are unknown.",
@@ -56,10 +61,19 @@ def list_commands(run: Run) -> list[dict[str, str]]:
     ]
 
 
-def list_missing(run: Run, more: list[str]) -> list[dict[str, str]]:
-    """Return the parts that the folder does not give, why, and what that means or what to do."""
-    found = [{"part": part, "why": _text(why), "remedy": _REMEDIES.get(part, "")} for part, why in run.missing.items()]
-    return found + [{"part": "a result", "why": _text(why), "remedy": ""} for why in more]
+def list_missing(run: Run, more: list[str]) -> list[dict[str, Any]]:
+    """Return the parts that the folder does not give, why, what that means or what to do, and if that is `normal`."""
+    young = run.status == "running" and not run.epoch
+    found = [
+        {
+            "part": part,
+            "why": _text(why),
+            "remedy": _REMEDIES.get(part, ""),
+            "normal": part in _RESULTS or (young and part in ("metrics.jsonl", "history.bin")),
+        }
+        for part, why in run.missing.items()
+    ]
+    return found + [{"part": "a result", "why": _text(why), "remedy": "", "normal": False} for why in more]
 
 
 def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

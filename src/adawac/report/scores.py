@@ -1,5 +1,6 @@
 """Scores of the runs side by side: means with intervals, and differences to the first run, by patient."""
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,8 @@ __all__ = ["compare_scores"]
 def compare_scores(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[int, list[str]]]:
     """Return a table for each evaluation and metric, and for each run what could not be read.
 
-    The first run that has an evaluation is the one that the others are compared with.
+    Evaluations that give the same numbers throughout, as two conventions often do, share a table. The first run that
+    has an evaluation is the one that the others are compared with.
     """
     from adawac.evaluation.statistics import OUTCOMES
 
@@ -23,7 +25,7 @@ def compare_scores(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[int,
         there = {place: own[evaluation] for place, own in enumerate(read) if own.get(evaluation)}
         metrics = dict.fromkeys(one.metric for scores in there.values() for one in scores if one.metric not in OUTCOMES)
         tables += [_table(evaluation, metric, there) for metric in metrics]
-    return tables, faults
+    return _merge(tables), faults
 
 
 def _read(runs: Sequence[Run]) -> tuple[list[dict[str, list[Score]]], dict[int, list[str]]]:
@@ -60,6 +62,19 @@ def _table(evaluation: str, metric: str, there: dict[int, list[Score]]) -> dict[
         "runs": list(there),
         "rows": [{"label": label, "class_name": name, **_row(there, metric, label)} for label, name in classes.items()],
     }
+
+
+def _merge(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each table once, with the other evaluations that it holds for under `also`."""
+    merged: dict[str, dict[str, Any]] = {}
+    for one in tables:
+        names = {name: one[name] for name in ("evaluation", "convention", "checkpoint")}
+        numbers = json.dumps({name: value for name, value in one.items() if name not in names})
+        if numbers in merged:
+            merged[numbers]["also"].append(names)
+        else:
+            merged[numbers] = {**one, "also": []}
+    return list(merged.values())
 
 
 def _row(there: dict[int, list[Score]], metric: str, label: int | None) -> dict[str, Any]:

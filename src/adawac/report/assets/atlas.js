@@ -46,8 +46,7 @@ async function showAtlas() {
   const model = await loadModel(state.run);
   const place = byId("atlas-place");
   if (!model.epochs.length) {
-    place.replaceChildren(el("p", { class: "note" }, "This run has no history of its samples yet, so there is nothing to draw. See what is missing under ",
-      el("a", { href: "#repeat" }, "how it was made"), "."));
+    place.replaceChildren(el("p", { class: "small muted" }, "This run has no history of its samples yet, so there is nothing to draw."));
     return;
   }
   if (!model.fields[state.field]) state.field = Object.keys(model.fields)[0];

@@ -11,6 +11,37 @@ function ticksOf(low, high, count) {
   return ticks;
 }
 
+// Numbers 1, 2 and 5 of every power of ten, and where an axis in logarithms begins and ends: at such a number.
+const roundAtMost = (value) => {
+  const power = 10 ** Math.floor(Math.log10(value) + 1e-9);
+  return [5, 2, 1].map((one) => one * power).find((one) => one <= value * (1 + 1e-9));
+};
+const roundAtLeast = (value) => {
+  const below = roundAtMost(value);
+  return below >= value * (1 - 1e-9) ? below : below * (/^2/.test(below.toExponential()) ? 2.5 : 2);
+};
+function logTicksOf(low, high) {
+  const decades = Math.log10(high / low);
+  const [ticks, every] = [[], Math.ceil(decades / 6)]; // many decades: some of them
+  for (let power = Math.floor(Math.log10(low) + 1e-9); power <= Math.log10(high) + 1e-9; power++) {
+    for (const one of decades <= 2.5 ? [1, 2, 5] : power % every ? [] : [1]) ticks.push(Number(`${one}e${power}`));
+  }
+  return ticks.filter((tick) => tick >= low * (1 - 1e-9) && tick <= high * (1 + 1e-9));
+}
+const LOG_SPAN = 1e-8; // what is smaller than this part of the largest value counts as zero
+
+// Values in a form that an axis in logarithms can show: null where it cannot. Negative numbers: none of them can.
+function forLog(series) {
+  const numbers = series.flatMap((one) => one.values).filter((value) => value !== null && Number.isFinite(value));
+  const most = numbers.reduce((a, b) => Math.max(a, b), 0);
+  if (!(most > 0) || numbers.some((value) => value < 0)) return null;
+  return series.map((one) => ({ ...one, values: one.values.map((value) => (value > most * LOG_SPAN ? value : null)) }));
+}
+function logNote(series) {
+  if (!forLog(series)) return "";
+  return series.some((one) => one.values.includes(0)) ? "logarithmic; zeros are not drawn" : "logarithmic";
+}
+
 function marker(run, x, y, size = 3.4) {
   const shapes = [
     `M${x - size} ${y}a${size} ${size} 0 1 0 ${2 * size} 0a${size} ${size} 0 1 0 ${-2 * size} 0`,
@@ -25,21 +56,34 @@ function marker(run, x, y, size = 3.4) {
 const keyOf = (run, dash = 0) => svg("svg", { class: "key", viewBox: "0 0 26 11", "aria-hidden": "true" },
   svg("path", { d: "M1 5.5H25", class: `series ${colourOf(run)}`, "stroke-dasharray": DASHES[dash] }), marker(run, 13, 5.5));
 
-// series: [{ run, dash, text, epochs, values, thin }]; low and high fix the range where that has a meaning.
-function lineChart(title, series, { low, high, half = false, now = null, width = 360, height = 190 } = {}) {
-  const [right, top, bottom] = [10, 8, 24];
+// The axis of the values: its ticks, and where between bottom (0) and top (1) a value lies.
+function valueAxis(series, { low, high, log }) {
   const numbers = series.flatMap((one) => one.values).filter((value) => value !== null && Number.isFinite(value));
-  const bottomValue = low ?? Math.min(0, ...numbers);
-  const topValue = Math.max(high ?? -Infinity, numbers.reduce((a, b) => Math.max(a, b), -Infinity), bottomValue + 1e-9);
-  const levels = ticksOf(bottomValue, topValue, 4);
+  const most = numbers.reduce((a, b) => Math.max(a, b), -Infinity);
+  const least = numbers.reduce((a, b) => Math.min(a, b), Infinity);
+  if (log) {
+    const [start, end] = [roundAtMost(least), Math.max(roundAtLeast(most), roundAtLeast(roundAtMost(least) * 1.5))];
+    return { levels: logTicksOf(start, end), part: (value) => Math.log(value / start) / Math.log(end / start) };
+  }
+  const start = low ?? Math.min(0, least);
+  const end = Math.max(high ?? -Infinity, most, start + 1e-9);
+  return { levels: ticksOf(start, end, 4), part: (value) => (value - start) / (end - start) };
+}
+
+// series: [{ run, dash, text, epochs, values, thin }]; low and high fix the range where that has a meaning.
+function lineChart(title, series, { low, high, log = false, half = false, now = null, width = 360, height = 190 } = {}) {
+  const [right, top, bottom] = [10, 8, 24];
+  const positive = log ? forLog(series) : null;
+  const { levels, part } = valueAxis(positive ?? series, { low, high, log: positive !== null });
   const left = Math.max(40, 12 + 6.5 * Math.max(...levels.map((tick) => number(tick).length))); // the longest must fit
   const all = series.flatMap((one) => one.epochs);
   const first = all.reduce((a, b) => Math.min(a, b), Infinity);
   const last = all.reduce((a, b) => Math.max(a, b), -Infinity);
   const x = (epoch) => left + ((epoch - first) / Math.max(last - first, 1)) * (width - left - right);
-  const y = (value) => height - bottom - ((value - bottomValue) / (topValue - bottomValue)) * (height - top - bottom);
+  const y = (value) => height - bottom - part(value) * (height - top - bottom);
   const words = series.map((one) => describe(one)).join("; ");
-  const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}. ${words}` });
+  const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `${title}${positive ? ", logarithmic" : ""}. ${words}` });
   for (const tick of levels) {
     chart.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }),
       svg("text", { x: left - 5, y: y(tick) + 3.5, "text-anchor": "end" }, number(tick)));
@@ -49,7 +93,7 @@ function lineChart(title, series, { low, high, half = false, now = null, width =
   }
   if (half) chart.append(svg("line", { class: "half", x1: left, x2: width - right, y1: y(0.5), y2: y(0.5) }));
   if (now !== null) chart.append(svg("line", { class: "now", x1: x(now), x2: x(now), y1: top, y2: height - bottom }));
-  for (const one of series) chart.append(...drawn(one, x, y));
+  for (const one of positive ?? series) chart.append(...drawn(one, x, y));
   return chart;
 }
 
@@ -58,7 +102,7 @@ function drawn(one, x, y) {
   one.values.forEach((value, place) => {
     if (value === null || !Number.isFinite(value)) { pen = "M"; return; }
     end = [x(one.epochs[place]), y(value)];
-    path += `${pen}${end[0].toFixed(1)} ${end[1].toFixed(1)}`;
+    path += `${pen}${end[0].toFixed(1)} ${end[1].toFixed(1)}${pen === "M" ? "h0" : ""}`; // h0: a dot, if it stays alone
     pen = "L";
   });
   if (!end) return [];

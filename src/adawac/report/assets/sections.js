@@ -1,4 +1,4 @@
-// Overview, scores, curves, pictures, and how it was made.
+// Overview, curves, pictures, and how it was made.
 function startOverview() {
   const body = byId("overview-body");
   const [run] = data.runs;
@@ -11,6 +11,11 @@ function startOverview() {
   body.append(el("div", { class: "cards" }, data.runs.map(runCard)));
 }
 
+const WEIGHS = {
+  nothing: "Its method does not move β: all samples count alike.",
+  ce: "β weighs cross-entropy alone here: there is no consistency to send samples to.",
+};
+
 function runCard(run, place) {
   const { headline, summary } = run;
   const going = run.status === "finished" ? null : el("span", { class: "chip warn" }, run.status);
@@ -20,8 +25,10 @@ function runCard(run, place) {
   ];
   return el("article", { class: "card" }, el("h3", {}, keyOf(place), name(run.name), going),
     el("dl", {}, facts.flatMap(([key, value]) => [el("dt", {}, name(key)), el("dd", {}, value)])),
-    headline.sparse_low === undefined ? el("p", { class: "small muted sides" }, run.atlas ? "Its method does not move β: all samples count alike." : "No weights were recorded yet.") : el("div", { class: "sides" },
-      side("label-sparse", headline.sparse, headline.sparse - headline.sparse_low), side("label-dense", headline.dense, headline.dense_high)));
+    headline.weighs === "both" ? el("div", { class: "sides" },
+      side("label-sparse", headline.sparse, headline.sparse - headline.sparse_low), side("label-dense", headline.dense, headline.dense_high))
+      : el("p", { class: "small muted sides" }, WEIGHS[headline.weighs] ?? "No weights were recorded yet."),
+    run.verdict ? el("p", { class: "small verdict" }, run.verdict) : null);
 }
 
 function side(group, count, kept) {
@@ -31,60 +38,10 @@ function side(group, count, kept) {
     el("div", { class: "side-bar", "aria-hidden": "true" }, part(kept / count, "ce"), part(1 - kept / count, "consistency")));
 }
 
-const METRICS = {
-  dice: "Dice", hd95: "HD95", assd: "Mean surface distance", surface_dice: "Surface Dice", hd95_max_directed: "HD95, larger direction",
-  dense_dice: "Dice on label-dense slices", sparse_found: "Label-sparse slices with something found", sparse_area: "Area found on label-sparse slices",
-};
-const SHARES = ["dice", "surface_dice", "dense_dice", "sparse_found"]; // shown as percentages
-const FIRST = ["dice", "hd95"]; // the others can be opened
-
-function startScores() {
-  const body = byId("scores-body");
-  if (!data.scores.length) {
-    body.append(el("p", { class: "note" }, "No run has scores yet. ", el("code", {}, "adawac evaluate RUN"), " writes them into the run folder."));
-    return;
-  }
-  body.append(el("p", {}, "Means over patients, with the 95 % interval of a bootstrap over patients. ",
-    data.runs.length > 1 ? "Differences are to the first run, patient by patient; a word says which way where the interval leaves out zero and p < 0.05 (sign-flip test)." : ""));
-  const missing = data.runs.filter((_, place) => !data.scores.some((one) => one.runs.includes(place)));
-  if (missing.length) body.append(el("p", { class: "note" }, "Without scores: ", ...missing.flatMap((run, place) => [place ? ", " : "", name(run.name)]), "."));
-  const first = data.scores.filter((one) => FIRST.includes(one.metric));
-  body.append(...first.map(scoreTable));
-  const rest = data.scores.filter((one) => !FIRST.includes(one.metric));
-  if (rest.length) body.append(el("details", { open: !first.length }, el("summary", {}, `${plural(rest.length, "more table")}: what happens on single slices, and other metrics`), rest.map(scoreTable)));
-}
-
-function scoreTable(one) {
-  const unit = SHARES.includes(one.metric) ? "%" : one.unit;
-  const title = `${METRICS[one.metric] ?? one.metric}${unit ? `, ${unit}` : ""}`;
-  const scale = SHARES.includes(one.metric) ? 100 : 1;
-  const patients = one.rows[0].cells.find(Boolean)?.patients ?? 0;
-  const fixed = (value) => (value === null ? "–" : (scale * value).toFixed(2).replace("-", "−"));
-  const range = (cell) => el("span", { class: "range" }, cell.low === null ? "no interval" : `${fixed(cell.low)} to ${fixed(cell.high)}`);
-  const difference = (cell) => {
-    if (!cell) return { text: "–", number: true };
-    const sure = cell.low !== null && (cell.low > 0 || cell.high < 0) && cell.p_value !== null && cell.p_value < 0.05;
-    const word = !sure ? "" : cell.mean > 0 === one.higher_is_better ? "better" : "worse";
-    const sign = cell.mean > 0 ? "+" : "";
-    return { number: true, text: [el("span", { class: word }, `${sign}${fixed(cell.mean)}${word && ` ${word}`}`), range(cell),
-      el("span", { class: "range" }, cell.p_value === null ? "" : `p = ${number(cell.p_value)}${cell.patients === patients ? "" : `, ${plural(cell.patients, "patient")}`}`)] };
-  };
-  const names = one.runs.map((place) => [keyOf(place), " ", name(data.runs[place].name)]);
-  const head = ["Class", ...names.map((text) => ({ text, number: true })),
-    ...one.runs.slice(1).map((place) => ({ text: [name(data.runs[place].name), " − ", name(data.runs[one.runs[0]].name)], number: true }))];
-  const rows = one.rows.map((row) => ({ class: row.label === null ? "total" : null, cells: [{ text: [name(row.class_name)] },
-    ...row.cells.map((cell) => ({ number: true, text: cell ? [fixed(cell.mean), range(cell)] : "–" })), ...row.differences.map(difference)] }));
-  const better = one.higher_is_better ? "higher is better" : "lower is better";
-  return el("div", { class: "score" }, el("h3", {}, `${title} `, el("span", { class: "chip" }, name(one.evaluation)), " ", el("span", { class: "muted small" }, better)),
-    el("div", { class: "score-pair" },
-      table(`${title} on ${one.split || "the test cases"}, ${plural(patients, "patient")}; convention ${one.convention}, checkpoint ${one.checkpoint}`, head, rows),
-      el("figure", { class: "panel" }, intervalChart(title, one.rows.map((row) => ({ name: row.class_name, cells: row.cells })), one.runs, scale))));
-}
-
 const CURVES = [
-  { title: "Loss", series: [["loss", "loss"]] },
-  { title: "Cross-entropy", series: [["ell_ce_dense", "label-dense"], ["ell_ce_sparse", "label-sparse"]], otherwise: [["ell_ce", "all"]] },
-  { title: "Consistency (ACR)", series: [["reg_ac_dense", "label-dense"], ["reg_ac_sparse", "label-sparse"]], otherwise: [["reg_ac", "all"]] },
+  { title: "Loss", series: [["loss", "loss"]], options: { log: true } },
+  { title: "Cross-entropy", series: [["ell_ce_dense", "label-dense"], ["ell_ce_sparse", "label-sparse"]], otherwise: [["ell_ce", "all"]], options: { log: true } },
+  { title: "Consistency (ACR)", series: [["reg_ac_dense", "label-dense"], ["reg_ac_sparse", "label-sparse"]], otherwise: [["reg_ac", "all"]], options: { log: true } },
   { title: "β", series: [["beta_dense", "label-dense"], ["beta_sparse", "label-sparse"]], options: { low: 0, high: 1, half: true }, text: "mean of either group; ½ is where it starts" },
   { title: "How well β tells the groups apart", series: [["beta_auc", "AUC"]], options: { low: 0, high: 1, half: true }, text: "area under the curve; ½ is by chance" },
   { title: "Separation", series: [["separated_dense", "label-dense: CE > ACR"], ["separated_sparse", "label-sparse: CE < ACR"]], options: { low: 0, high: 1 }, text: "share on the side that the paper's assumption puts it" },
@@ -99,7 +56,7 @@ function startCurves() {
     .map((key) => ({ title: `Validation: ${key.replace(/^val(idation)?_/, "")}`, series: [[key, key]] }));
   const panels = [CURVES[0], ...validation, ...CURVES.slice(1)].map(curvePanel).filter(Boolean);
   if (!panels.length) {
-    body.append(el("p", { class: "note" }, "No epoch has been logged yet."));
+    body.append(el("p", { class: "small muted" }, "No epoch has been logged yet."));
     return;
   }
   if (data.runs.length > 1) body.append(el("ul", { class: "legend" }, data.runs.map((run, place) => el("li", {}, keyOf(place), name(run.name)))));
@@ -115,7 +72,8 @@ function curvePanel({ title, series, otherwise = [], options = {}, text = "" }) 
   const dashes = wanted.length > 1 ? el("ul", { class: "legend" }, wanted.map(([, label], dash) => el("li", {},
     svg("svg", { class: "key", viewBox: "0 0 26 11", "aria-hidden": "true" },
       svg("path", { d: "M1 5.5H25", class: "series plain", "stroke-dasharray": DASHES[dash] })), label))) : null;
-  return el("figure", { class: "panel" }, el("h3", {}, title), lineChart(title, found, options), dashes, text ? el("figcaption", {}, text) : null);
+  const caption = [text, options.log ? logNote(found) : ""].filter(Boolean).join("; ");
+  return el("figure", { class: "panel" }, el("h3", {}, title), lineChart(title, found, options), dashes, caption ? el("figcaption", {}, caption) : null);
 }
 
 function lastNumbers(names) {
@@ -128,7 +86,7 @@ function lastNumbers(names) {
 function startPictures() {
   const body = byId("pictures-body");
   if (!data.pictures.length) {
-    body.append(el("p", { class: "note" }, "There are no pictures in the run folders. ", el("code", {}, "adawac evaluate RUN"), " leaves some."));
+    body.append(el("p", { class: "small muted" }, "None yet: ", el("code", {}, "adawac evaluate RUN"), " keeps some."));
     return;
   }
   body.append(el("p", {}, "Slices that evaluation kept: the label as outline, the prediction as area. Choose one to see it larger."));
@@ -166,9 +124,14 @@ function startRepeat() {
   const body = byId("repeat-body");
   for (const run of data.runs) {
     body.append(el("h3", {}, name(run.name)));
-    if (run.missing.length) {
+    const [normal, lost] = [run.missing.filter((one) => one.normal), run.missing.filter((one) => !one.normal)];
+    if (lost.length) {
       body.append(el("div", { class: "note missing" }, "Missing in this run folder:",
-        el("ul", {}, run.missing.map((one) => el("li", {}, el("code", {}, one.part), ": ", name(one.why), one.why.endsWith(".") ? " " : ". ", one.remedy)))));
+        el("ul", {}, lost.map((one) => el("li", {}, el("code", {}, one.part), ": ", name(one.why), one.why.endsWith(".") ? " " : ". ", one.remedy)))));
+    }
+    if (normal.length) {
+      body.append(el("p", { class: "small muted" }, "Not in this folder: ",
+        ...normal.flatMap((one, place) => [place ? ", " : "", el("code", { title: one.remedy }, one.part)]), "."));
     }
     body.append(...run.commands.flatMap((one) => [el("p", { class: "small muted" }, one.why), el("pre", { tabindex: "0" }, name(one.command))]),
       pairs("Configuration", run.settings), ...run.environment.map((one, place) => pairs(place ? `Environment, start ${place + 1}` : "Environment", one)));

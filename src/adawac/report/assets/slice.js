@@ -31,8 +31,7 @@ function toggles(picture, run, change) {
 function pictureSide(picture, run) {
   const side = el("div", {});
   if (!picture) {
-    side.append(el("p", { class: "note" }, "There is no picture of this slice in the run folder. Galleries hold a choice of slices; "
-      + "evaluation writes them, and a report takes those of suspects first."));
+    side.append(el("p", { class: "small muted" }, "There is no picture of this slice: galleries hold a choice of them."));
     return side;
   }
   const others = Object.keys(picture.predictions).map(Number);
@@ -78,9 +77,10 @@ async function trajectories(id, run, epoch) {
       values: model.trajectory(field, model.rowOf.get(id)),
     }));
     if (!series.length) return null;
-    const fixed = field === "beta" ? { low: 0, high: 1, half: true } : {};
+    const fixed = field === "beta" ? { low: 0, high: 1, half: true } : { log: true };
+    const note = fixed.log ? logNote(series) : "";
     return el("figure", { class: "panel" }, el("h3", {}, FIELDS[field].long),
-      lineChart(FIELDS[field].long, series, { ...fixed, now: epoch, width: 560, height: 150 }));
+      lineChart(FIELDS[field].long, series, { ...fixed, now: epoch, width: 560, height: 150 }), note ? el("figcaption", {}, note) : null);
   });
   const legend = found.length > 1 ? el("ul", { class: "legend" },
     [...found].sort((a, b) => a.place - b.place).map((model) => el("li", {}, keyOf(model.place), name(data.runs[model.place].name)))) : null;

@@ -4,16 +4,19 @@ function startSuspects() {
   const listed = mergeSuspects();
   body.append(el("p", {}, "Samples whose weight or loss contradicts their label, or whose weight jumped. A suspect is a question, not a verdict: "
     + "look at the slice, then at the label."));
+  for (const run of data.runs.filter((one) => one.suspects_remark)) {
+    body.append(el("p", { class: "note small" }, name(run.name), ": ", run.suspects_remark));
+  }
   if (!listed.length) {
     const able = data.runs.some((run) => run.atlas);
-    body.append(el("p", { class: "muted" }, able ? "Nothing stands out." : "There is no history to look at yet."));
+    body.append(el("p", { class: "muted" }, able ? "No single sample stands out." : "There is no history to look at yet."));
     return;
   }
   let kind = "all";
   const place = el("div", {});
   const draw = () => place.replaceChildren(suspectTable(listed.filter((one) => kind === "all" || one.kind === kind)));
   const count = (key) => listed.filter((one) => one.kind === key).length;
-  const options = [["all", `all (${listed.length})`], ...Object.entries(data.kinds).map(([key, text]) => [key, `${text} (${count(key)})`])];
+  const options = [["all", `all (${listed.length})`], ...Object.entries(data.kinds).filter(([key]) => count(key)).map(([key, text]) => [key, `${text} (${count(key)})`])];
   body.append(el("div", { class: "bar" }, choice("Show", options, kind, (value) => { kind = value; draw(); }),
     el("button", { type: "button", id: "suspects-csv", onclick: () => download(listed) }, "Download as CSV")), place);
   for (const run of data.runs.filter((one) => one.suspects_found > one.suspects.length)) {

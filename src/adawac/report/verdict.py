@@ -1,0 +1,109 @@
+"""What beta did in a run, in plain sentences: what it tells apart, and when that was decided."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.report.atlas import has_consistency, late_mean
+from adawac.runs import Run
+
+__all__ = ["describe_weights"]
+
+_OFF = 0.05  # of beta: below it, the cross-entropy of a sample is switched off
+_TELLS = (
+    (0.35, "the wrong way round"),
+    (0.5, "no better than chance"),
+    (0.65, "hardly better than chance"),
+    (0.8, "somewhat"),
+    (0.95, "well"),
+    (np.inf, "almost perfectly"),
+)
+_ORDERS = (
+    (0.3, "another"),
+    (0.6, "a roughly similar"),
+    (0.9, "a similar"),
+    (np.inf, "nearly the same"),
+)
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def describe_weights(run: Run, curves: dict[str, Any]) -> str | None:
+    """Return what beta did; None where it does not weigh CE against consistency, or does not move.
+
+    Args:
+        run: The run.
+        curves: Its curves, as `read_curves` returns them.
+    """
+    history = run.history
+    if not len(history):
+        return None
+    beta, ell_ce, reg_ac = (history[name] for name in ("beta", "ell_ce", "reg_ac"))
+    if not _is_learned(beta) or not has_consistency(reg_ac):
+        return None
+    sentences = (
+        _tell(curves["series"].get("beta_auc", [])),
+        _since_the_start(history.epochs, beta),
+        _compare(late_mean(ell_ce), late_mean(reg_ac)),
+    )
+    return " ".join(filter(None, sentences))
+
+
+def _is_learned(beta: Floats) -> bool:
+    """Return whether weights move from epoch to epoch, and not only between 0 and 1, as those of trimming do."""
+    moves = (np.abs(np.diff(beta, axis=0)) > 1e-6).any()  # NaN, for a sample that was not seen, is not
+    return bool(moves and ((beta > 0) & (beta < 1)).any())
+
+
+def _tell(auc: list[float | None]) -> str:
+    known = [one for one in auc if one is not None]
+    if not known:
+        return ""
+    return f"β tells label-dense from label-sparse samples {_word(_TELLS, known[-1])} (AUC {known[-1]:.2f})."
+
+
+def _compare(ell_ce: Floats, reg_ac: Floats) -> str:
+    seen = np.isfinite(ell_ce) & np.isfinite(reg_ac)
+    if not seen.any():
+        return ""
+    share = float((ell_ce[seen] > reg_ac[seen]).mean())
+    term, part = ("cross-entropy", share) if share >= 0.5 else ("consistency", 1 - share)
+    return f"By now {term} is the larger term for {_percent(part)} of the samples."
+
+
+def _since_the_start(epochs: npt.NDArray[np.int64], beta: Floats) -> str:
+    """Return how much of the last weights was there after the first epoch in which they moved."""
+    moved = (np.abs(np.where(np.isfinite(beta), beta, 0.5) - 0.5) > 1e-6).any(axis=1)
+    start = int(moved.argmax())  # later than 0 with `method.hold_epochs`
+    seen = np.isfinite(beta[start]) & np.isfinite(beta[-1])
+    if start == len(beta) - 1 or seen.sum() < 2:
+        return ""
+    early, late = (beta[place][seen].astype(np.float64) for place in (start, -1))
+    off = [float((one < _OFF).mean()) for one in (early, late)]
+    when = "the first epoch" if not start else f"epoch {int(epochs[start])}, the first in which they moved,"
+    text = f"After {when} {_percent(off[0])} of the weights were below {_OFF:g}, after the last {_percent(off[1])}"
+    same = _rank_correlation(early, late)
+    if same is None:
+        return f"{text}."
+    decided = ": most was decided at the start" if same >= 0.9 and min(off) >= 0.5 else ""
+    return f"{text}, in {_word(_ORDERS, same)} order (rank correlation {same:.2f}){decided}."
+
+
+def _rank_correlation(first: Floats, second: Floats) -> float | None:
+    """Return Spearman's coefficient, ties at their mean rank; scipy's would take longer to import than a report."""
+    ranks = []
+    for values in (first, second):
+        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(count) - (count + 1) / 2)[place])
+    if not ranks[0].std() or not ranks[1].std():
+        return None
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _word(words: tuple[tuple[float, str], ...], value: float) -> str:
+    return next(word for below, word in words if value < below)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}\u00a0%"  # kept on one line
