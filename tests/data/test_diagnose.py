@@ -203,6 +203,18 @@ def test_orientations_and_unused_classes_are_warnings(tmp_path):
     assert "case_00 has the same intensity everywhere" in warnings
 
 
+def test_scans_that_look_like_ct_are_a_warning(tmp_path):
+    air = scan()[0]
+    air[0, 0, 0] = -1000
+    images = [air, air.copy()]
+    images[1][0, 0, 1] = -1024
+    root = make(tmp_path / "in", [boxes(1), boxes(2)], images)
+    assert ["--window -125 275" in one for one in diagnose(root, workers=1).warnings].count(True) == 1
+    assert not any("--window" in one for one in diagnose(root, workers=1, source="nifti", modality="CT").warnings)
+    store = prepare("nifti", root, tmp_path / "store", workers=1, modality="CT")
+    assert not any("--window" in one for one in diagnose(store.path, workers=1).warnings)
+
+
 def noise_where(slices):
     image = np.zeros(SHAPE, np.int16)
     image[..., list(slices)] = scan()[0][..., list(slices)]

@@ -226,6 +226,27 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_can_be_finished(tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
 
+@pytest.mark.parametrize(
+    ("lowest", "options", "doubted"),
+    [
+        (-1024, {}, True),
+        (-1024, {"modality": "CT"}, False),
+        (-1024, {"modality": "MR"}, False),
+        (-1024, {"window": (-160.0, 240.0)}, False),
+        (-1024, {"clip_quantile": 0.99}, False),
+        (-200, {}, False),
+    ],
+)
+def test_scans_that_look_like_ct_are_pointed_out(tmp_path, caplog, lowest, options, doubted):
+    root = make_nnunet(tmp_path / "in", cases=1)
+    image = scan()[0]
+    image[0, 0, 0] = lowest
+    write_nifti(root / "imagesTr" / "case_00_0000.nii.gz", image)
+    with caplog.at_level(logging.WARNING):
+        prepare("nifti", root, tmp_path / "out", workers=1, **options)
+    assert ("Intensities begin at -1024" in caplog.text) is doubted
+
+
 def test_different_orientations_are_pointed_out(tmp_path, caplog):
     root = make_nnunet(tmp_path / "in", cases=1)
     make_nnunet(root, cases=2, names=["case_00", "turned"], affine=None)

@@ -9,6 +9,7 @@ import pytest
 from made_runs import make_run, noise, save, thresholded
 
 from adawac.cli import run
+from adawac.data.preprocessing import READY
 
 
 @pytest.fixture
@@ -28,6 +29,17 @@ def test_predict_says_what_it_did_and_how_to_look_at_it(words, tmp_path, capsys)
     assert command[:2] == ["adawac", "view"]
     assert command[2:] == [str(tmp_path / "my scans" / "a.nii.gz"), "--labels", str(tmp_path / "out" / "a.nii.gz")]
     assert err == ""
+
+
+def test_a_doubtful_label_map_is_named_and_kept(words, tmp_path, capsys):
+    words[1] = str(make_run(tmp_path / "scaled", preprocessing=READY))
+    assert run(words) == 0
+    out, err = capsys.readouterr()
+    assert "2 of 2 scans segmented" in out
+    assert err.count("likely wrong") == err.count("\n") == 2
+    assert run([*words, "--overwrite", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "likely wrong" in json.loads(out)[0]["doubt"]
 
 
 def test_a_quoted_pattern_and_every_option(words, tmp_path, capsys):

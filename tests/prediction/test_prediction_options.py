@@ -1,6 +1,7 @@
 """Ensembles, test-time augmentation, probabilities, clean-up, label values, channels and names."""
 
 import json
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import logits_of, make_run, noise, save, softmax, thresholded
 
+from adawac.data.preprocessing import READY
 from adawac.errors import ConfigError, MissingFileError
 from adawac.prediction import Ensemble, find_scans, keep_largest_components, predict
 from adawac.trained import load_trained
@@ -31,6 +33,20 @@ def runs(tmp_path):
     """Two runs, one of them with two checkpoints."""
     first = make_run(tmp_path / "first", "threshold_network:ramp", checkpoints=("last", "best"))
     return first, make_run(tmp_path / "second", "threshold_network:ramp", checkpoints=("other", "last"))
+
+
+@pytest.mark.parametrize(
+    ("preprocessing", "scaled", "doubted"),
+    [(READY, False, True), (READY, True, False), (replace(READY, size=(8, 8)), False, True), (None, False, False)],
+)
+def test_a_scan_for_a_network_of_scaled_files_is_doubted(tmp_path, preprocessing, scaled, doubted, caplog):
+    run = make_run(tmp_path / "run", "threshold_network:ramp", preprocessing=preprocessing)
+    image = noise().astype(np.float32)
+    scan = save(tmp_path / "scan.nii.gz", (image - image.min()) / np.ptp(image) if scaled else image)
+    (done,) = predict(run, scan, tmp_path / "out")
+    assert done.labels is not None
+    assert bool(done.doubt) is doubted
+    assert ("likely wrong" in caplog.text) is doubted
 
 
 def slices_of(scan):

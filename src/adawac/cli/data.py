@@ -133,7 +133,7 @@ def prepare(
 
     Example: adawac prepare nifti Dataset007_Pancreas store
 
-    Example: adawac prepare nifti scans store --images "*/ct.nii.gz" --labels "*/organs.nii.gz" --classes liver=1
+    Example: adawac prepare nifti scans store --images "*/ct.nii.gz" --labels "*/organs.nii.gz" --modality CT
     """
     from adawac.data.prepare import prepare as write
 

@@ -154,6 +154,7 @@ def _as_dict(one: "Prediction") -> dict[str, object]:
         "labels": None if one.labels is None else str(one.labels),
         "files": [str(path) for path in one.files],
         "error": one.error or None,
+        "doubt": one.doubt or None,
     }
 
 
@@ -166,6 +167,8 @@ def _show(done: "list[Prediction]", out: Path) -> None:
     for one in done:
         if one.error:
             sys.stderr.write(printable(f"adawac: {one.scan.path} was not segmented. {one.error}\n"))
+        elif one.doubt:
+            sys.stderr.write(printable(f"adawac: {one.scan.path}: {one.doubt}\n"))
     seen = next((one for one in made if one.scan.kind == "nifti"), None)
     if seen is not None:
         words = ["adawac", "view", str(seen.scan.files[0]), "--labels", str(seen.labels)]

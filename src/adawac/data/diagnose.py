@@ -13,6 +13,7 @@ import numpy.typing as npt
 from adawac.data.cases import Array, Case, CaseRef, check_case, class_pixels, is_label_sparse
 from adawac.data.diagnosis import CaseReport, ClassReport, Diagnosis, Recommendation, training_cases
 from adawac.data.parallel import run_jobs
+from adawac.data.preprocessing import unnamed_ct
 from adawac.data.sources import Source, build_source, detect_source, missing_labels, shared_folders
 from adawac.data.splits import check_leaks
 from adawac.data.store import Store, is_store
@@ -74,7 +75,9 @@ def diagnose(
         cases=tuple(reports),
         classes=tuple(classes),
         faults=tuple(faults),
-        warnings=tuple(_warnings(refs, reports, classes, _known_unlabelled(reader))),
+        warnings=tuple(
+            _intensity_warnings(reader, reports) + _warnings(refs, reports, classes, _known_unlabelled(reader))
+        ),
         recommendation=_recommend(training_cases(reports)),
     )
 
@@ -229,6 +232,13 @@ def _warnings(
             'Prepare them with an orientation such as "RAS".'
         )
     return found
+
+
+def _intensity_warnings(reader: Store | Source, reports: Sequence[CaseReport]) -> list[str]:
+    if isinstance(reader, Store) or not reports:  # a store's intensities are scaled already
+        return []
+    hint = unnamed_ct(reader.preprocessing, max(report.intensity[0] for report in reports))
+    return [hint] if hint else []
 
 
 def _recommend(training: Sequence[CaseReport]) -> Recommendation:

@@ -14,7 +14,7 @@ import numpy as np
 
 from adawac.data.cases import CaseRef, SampleTable, Unit
 from adawac.data.parallel import run_jobs
-from adawac.data.preprocessing import Normalisation, Preprocessing
+from adawac.data.preprocessing import Normalisation, Preprocessing, unnamed_ct
 from adawac.data.sources import Source, build_source, check_refs, missing_labels, shared_folders
 from adawac.data.splits import check_leaks
 from adawac.data.store import FORMAT_VERSION, CaseInfo, Store, is_store
@@ -105,6 +105,8 @@ def prepare(
     finally:
         lock.release()
     _warn_of_orientations(infos, preprocessing)
+    if clip_quantile is None and options.get("modality") is None:
+        _warn_of_unnamed_ct(source, refs[0], preprocessing)
     if hint := shared_folders(refs):
         log.warning("%s", hint)
     return Store(dest)
@@ -240,3 +242,11 @@ def _warn_of_orientations(infos: dict[str, CaseInfo], preprocessing: Preprocessi
             ", ".join(f"{count} {code}" for code, count in codes.most_common()),
             preprocessing.axis,
         )
+
+
+def _warn_of_unnamed_ct(source: Source, ref: CaseRef, preprocessing: Preprocessing) -> None:
+    if preprocessing.clip_quantile is None:
+        return
+    # A store does not keep the intensities as they were, so one scan is read again.
+    if hint := unnamed_ct(preprocessing, float(source.load(ref).image.min())):
+        log.warning("%s", hint)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from adawac.data.cases import Array, Case, Unit
 from adawac.errors import ConfigError, DataError, near
 
-__all__ = ["CT", "MR", "READY", "Normalisation", "Preprocessing"]
+__all__ = ["CT", "MR", "READY", "Normalisation", "Preprocessing", "unnamed_ct"]
 
 Normalisation = Literal["min-max", "z-score", "none"]
 Affine = npt.NDArray[np.float64]
@@ -244,3 +244,16 @@ CT = Preprocessing(window=(-125.0, 275.0), normalisation="min-max")
 MR = Preprocessing(clip_quantile=0.99, normalisation="min-max")
 #: For files that were normalised before (TransUNet's layouts): slices first, nothing changed.
 READY = Preprocessing(axis=0, normalisation="none")
+
+_AIR = -500.0  # HU; air has about -1000, and nothing but CT reaches that low
+
+
+def unnamed_ct(preprocessing: Preprocessing, lowest: float) -> str:
+    """Return a hint where intensities look like a CT's but are not clipped as one; empty where they do not."""
+    if preprocessing.clip_quantile is None or lowest > _AIR:
+        return ""
+    return (
+        f"Intensities begin at {lowest:g}, as those of CT in Hounsfield units do, but nothing says that the scans are "
+        "CT, so they are clipped at a quantile. If they are CT, prepare them with --window -125 275, the paper's, or "
+        "another range."
+    )

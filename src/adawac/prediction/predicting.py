@@ -3,7 +3,7 @@
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 import adawac
+from adawac.data.preprocessing import READY
 from adawac.errors import AdawacError, ConfigError, DataError
 from adawac.prediction.cleaning import keep_largest_components
 from adawac.prediction.preparing import PreparedScan
@@ -26,6 +27,8 @@ from adawac.trained import Trained, load_trained
 __all__ = ["Format", "Prediction", "Values", "Watch", "predict"]
 
 log = logging.getLogger(__name__)
+
+_SCALED_MARGIN = 0.01  # how far off [0, 1] intensities may be that were scaled to it
 
 Format = Literal["nifti", "seg"]
 Values = Literal["dataset", "index"]
@@ -43,12 +46,14 @@ class Prediction:
         labels: Its label map; None if it failed.
         files: All files that were written for it.
         error: Why it failed; empty if it did not.
+        doubt: Why the label map may be wrong; empty if nothing speaks for it.
     """
 
     scan: Scan
     labels: Path | None = None
     files: tuple[Path, ...] = field(default=())
     error: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +235,7 @@ def _predict(task: _Task, scan: Scan, watch: Watch) -> Prediction:
     with tempfile.TemporaryFile(dir=task.out) as scratch:
         with Spool(volume, task.out, known) as spool:
             prepared = PreparedScan(spool, trained.preprocessing)
+            doubt = _doubt(trained, spool)
             labels = _segment(task, prepared, scratch, lambda done: watch(scan, done, prepared.slices))
         if task.probabilities:
             shape = (prepared.slices, len(classes), *prepared.plane)
@@ -242,7 +248,21 @@ def _predict(task: _Task, scan: Scan, watch: Watch) -> Prediction:
     else:
         write_labels(paths["nifti"], _with_values(labels, task.values), volume, classes)
     write_sidecar(paths["sidecar"], _describe(task, scan, paths, classes, removed))
-    return Prediction(scan=scan, labels=paths[task.format], files=tuple(paths.values()))
+    if doubt:
+        log.warning("%s: %s", scan.path, doubt)
+    return Prediction(scan=scan, labels=paths[task.format], files=tuple(paths.values()), doubt=doubt)
+
+
+def _doubt(trained: Trained, spool: Spool) -> str:
+    """Return why a scan is none for the network: TransUNet's files are scaled and cut otherwise than scans are."""
+    scaled = spool.lowest >= -_SCALED_MARGIN and spool.highest <= 1 + _SCALED_MARGIN
+    if scaled or replace(trained.preprocessing, size=None) != READY:
+        return ""
+    return (
+        "The network takes files as they are and cuts them along their first axis, as TransUNet's files are made for: "
+        f"scaled to [0, 1]. This scan has intensities from {spool.lowest:g} to {spool.highest:g}, so its label map is "
+        "likely wrong. Prepare the original scans, and train on these."
+    )
 
 
 def _segment(task: _Task, prepared: PreparedScan, scratch: IO[bytes], watch: Callable[[int], None]) -> Labels:

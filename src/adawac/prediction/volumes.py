@@ -222,12 +222,16 @@ class Spool:
 
     Reading a compressed file takes place from front to back and once only, while preparing a scan takes several passes
     and another order. Checks what a network could not use, too.
+
+    Attributes:
+        lowest, highest: The range of its intensities.
     """
 
     def __init__(self, volume: Volume, folder: Path, label_values: Sequence[int] = ()):
         self.volume = volume
         columns, rows, slices = volume.shape
         self._shape = (volume.channels, slices, columns, rows)
+        self.lowest, self.highest = np.inf, -np.inf
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by __exit__
         try:
             self._fill(np.array(sorted(label_values), dtype=np.float32))
@@ -239,6 +243,7 @@ class Spool:
         bad, only_labels = 0, len(label_values) > 0
         for block in self.volume.blocks():
             bad += int(np.count_nonzero(~np.isfinite(block)))
+            self.lowest, self.highest = min(self.lowest, float(block.min())), max(self.highest, float(block.max()))
             only_labels = only_labels and bool(np.isin(block, label_values).all())
             try:
                 self._file.write(block.data)
