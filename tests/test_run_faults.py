@@ -16,7 +16,7 @@ import pytest
 import adawac
 from adawac import locks
 from adawac.config import TrainConfig
-from adawac.errors import BusyError
+from adawac.errors import BusyError, RunError
 from adawac.files import is_temporary
 from adawac.runs import Run, RunWriter, example_run
 
@@ -175,6 +175,20 @@ def test_a_full_disk_at_the_end_does_not_hide_the_first_error(folder: Path, monk
     monkeypatch.undo()
     assert Run(folder).status == "interrupted"
     RunWriter(folder, resume=True).close("finished")  # the lock is free again
+
+
+def test_a_run_that_is_moved_while_it_is_written_stays_in_one_piece(folder: Path) -> None:
+    run = RunWriter(folder, resume=True)
+    run.rewind(2)
+    folder.rename(folder.with_name("moved"))
+    with pytest.raises(RunError, match="was moved or removed"):
+        run.log_metrics(3, {"loss": 1})
+    with pytest.raises(RunError, match="was moved or removed"):
+        run.save_checkpoint("last", {"weight": np.zeros(4, np.float32)}, {"epoch": 3})
+    with pytest.raises(RunError, match="was moved or removed"):
+        run.close("interrupted")
+    assert not folder.exists()
+    assert go_on(folder.with_name("moved")).status == "finished"
 
 
 def test_a_second_writer_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,6 +304,26 @@ def test_resuming_needs_the_table(copy: Path) -> None:
     assert Run(copy).status == "finished"
 
 
+def test_a_resume_that_is_refused_leaves_the_run_as_it_was(copy: Path) -> None:
+    parts = ["run.json", "config.yaml", "data.json", "samples.csv", "metrics.jsonl", "history.bin"]
+    before = {name: (copy / name).read_bytes() for name in parts}
+    config = TrainConfig(seed=99)
+
+    run = RunWriter(copy, config, epochs=7, resume=True)
+    run.write_data({"dataset": "another"})
+    with pytest.raises(RunError, match="Expected the classes of the run"):
+        run.write_samples(table(9))
+    with pytest.raises(KeyError), RunWriter(copy, config, epochs=7, resume=True):
+        raise KeyError
+    assert {name: (copy / name).read_bytes() for name in parts} == before
+    with RunWriter(copy, config, epochs=7, resume=True) as run:
+        run.write_data({"dataset": "another"})
+        run.rewind(20)
+        assert (Run(copy).status, Run(copy).data, Run(copy).info["epochs"]) == ("running", {"dataset": "another"}, 7)
+        assert Run(copy).settings["seed"] == 99
+    assert Run(copy).status == "finished"
+
+
 # -- incomplete, foreign, old, new -------------------------------------------------------------------------------------
 
 PARTS = ["config.yaml", "environment.json", "data.json", "samples.csv", "metrics.jsonl", "history.bin"]
@@ -384,8 +404,9 @@ def test_the_end_of_a_block_is_the_status_of_the_run(tmp_path: Path) -> None:
     assert Run(tmp_path / "run").summary == {"method": "adawac", "dice": 0.5}
 
     def interrupt() -> None:
-        with RunWriter(tmp_path / "run", resume=True):
+        with RunWriter(tmp_path / "run", resume=True) as resumed:
             assert Run(tmp_path / "run").status == "running"
+            resumed.rewind(0)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -12,6 +12,7 @@ from adawac.data.cases import Case, CaseRef
 from adawac.data.prepare import prepare
 from adawac.data.preprocessing import READY, Preprocessing
 from adawac.data.sources import Source
+from adawac.data.splits import resolve_split
 from adawac.data.store import Store
 from adawac.runs import Run, RunWriter
 
@@ -57,14 +58,14 @@ class Drawn(Source):
 
     def cases(self):
         return [
-            CaseRef(dataset="drawn", patient=one.patient, id=name, group=one.group, split=one.split)
+            CaseRef(dataset=self.dataset, patient=one.patient, id=name, group=one.group, split=one.split)
             for name, one in self.drawn.items()
         ]
 
     def load(self, ref):
         one = self.drawn[ref.id]
         return Case(
-            dataset="drawn",
+            dataset=self.dataset,
             patient=one.patient,
             id=ref.id,
             group=one.group,
@@ -79,10 +80,10 @@ class Drawn(Source):
         return {}
 
 
-def make_store(path: Path, drawn: dict, classes=("organ", "lesion"), **options) -> Store:
+def make_store(path: Path, drawn: dict, classes=("organ", "lesion"), dataset="drawn", **options) -> Store:
     """Prepare drawn cases."""
     named = {"background": (0,)} | {name: (value,) for value, name in enumerate(classes, start=1)}
-    return prepare(Drawn(drawn=drawn, classes=named), None, path, workers=1, progress=False, **options)
+    return prepare(Drawn(dataset=dataset, drawn=drawn, classes=named), None, path, workers=1, progress=False, **options)
 
 
 def make_run(
@@ -105,7 +106,7 @@ def make_run(
         method=MethodConfig(name=method),
         hardware=HardwareConfig(accelerator="cpu"),
     )
-    samples = store.samples("train")
+    samples = store.samples("train", table=resolve_split(store.table, config.data.split, seed))
     weights = torch.zeros(store.num_classes) if bias is None else torch.tensor(bias, dtype=torch.float32)
     with RunWriter(folder, config, epochs=1, summary=config.summary) as run:
         run.write_data(

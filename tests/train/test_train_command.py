@@ -1,5 +1,7 @@
 """`adawac train`, as a user types it."""
 
+import re
+
 import pytest
 
 from adawac.cli import run
@@ -47,6 +49,24 @@ def test_ctrl_c_saves_and_says_how_to_go_on(words, tmp_path, capsys, monkeypatch
     assert Run(tmp_path / "my run").status == "interrupted"
     assert run(["train", "--out", str(tmp_path / "my run"), "--resume"]) == 0
     assert Run(tmp_path / "my run").status == "finished"
+
+
+def test_a_resume_that_would_misname_the_run_is_refused(words, tmp_path, capsys):
+    assert run(words) == 0
+    folder = tmp_path / "run"
+    before = {name: (folder / name).read_bytes() for name in ("config.yaml", "run.json", "environment.json")}
+    go_on = ["train", "--out", str(folder), "--resume"]
+    for changed, message in (
+        (["--method", "pair"], "Expected to go on with the method .* but got pair"),
+        (["--preset", "official"], "Expected to go on with the preset .*, paper, but got official"),
+        (["--epochs", "1"], "Expected at least the 2 epochs"),
+    ):
+        capsys.readouterr()
+        assert run([*go_on, *changed]) == 2
+        assert re.search(message, capsys.readouterr().err)
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert run([*go_on, "--epochs", "3"]) == 0
+    assert Run(folder).epoch == 3
 
 
 def test_training_messages(words, store, capsys):

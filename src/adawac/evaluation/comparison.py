@@ -2,21 +2,33 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from adawac.errors import ConfigError
 from adawac.evaluation.records import Evaluation, plain
 from adawac.evaluation.statistics import Difference, by_patient, paired_difference
 from adawac.runs import Run
 
-__all__ = ["Comparison", "Seeds", "by_configuration", "compare", "over_seeds", "to_dict"]
+__all__ = [
+    "Comparison",
+    "Seeds",
+    "by_configuration",
+    "check_units",
+    "compare",
+    "differently_tested",
+    "over_seeds",
+    "to_dict",
+]
 
 # What two seeds of one configuration may differ in: nothing of it changes what is learned, but for the seed's luck.
 _FREE = ("seed", "hardware", "checkpoint_every", "track")
 _FREE_OF_DATA = ("store", "residence", "workers")
+# A store may be anywhere, but another data set, or one prepared otherwise, is no other seed.
+_OF_STORE = ("dataset", "class_names", "channels", "preprocessing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +74,7 @@ def by_configuration(evaluations: Sequence[Evaluation]) -> dict[str, list[Evalua
     """Return the evaluations of each configuration, which its runs share but for the seed, by the name for tables."""
     groups: dict[str, list[Evaluation]] = {}
     for one in evaluations:
-        groups.setdefault(_key(one.run), []).append(one)
+        groups.setdefault(_key(one), []).append(one)
     return dict(zip(_names([own[0].run for own in groups.values()]), groups.values(), strict=True))
 
 
@@ -89,13 +101,17 @@ def over_seeds(evaluations: Sequence[Evaluation]) -> list[Seeds]:
 
 def compare(evaluations: Sequence[Evaluation]) -> list[Comparison]:
     """Compare every configuration with the first one, for each metric and class that both have."""
+    check_units({str(one.run.folder): one.unit for one in evaluations})
     (first, reference), *others = by_configuration(evaluations).items()
     found = []
     for second, own in others:
         for metric, summaries in reference[0].summaries.items():
             if any(metric not in one.metrics for one in own):
                 continue
+            there = {(one.label, one.class_name) for one in own[0].summaries[metric]}
             for label, name in [(one.label, one.class_name) for one in summaries]:
+                if (label, name) not in there:
+                    continue
                 difference = paired_difference(_patients(reference, metric, label), _patients(own, metric, label))
                 found.append(
                     Comparison(
@@ -115,28 +131,59 @@ def to_dict(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     }
 
 
+def check_units(units: Mapping[str, str]) -> None:
+    """Refuse to compare distances in mm with distances in voxels.
+
+    Args:
+        units: The unit of each run's distances, by the run's folder.
+    """
+    first, *others = units.items()
+    for run, unit in others:
+        if unit != first[1]:
+            raise ConfigError(
+                f"Expected runs whose distances have one unit, but those of {first[0]} are in {first[1]} and those of "
+                f"{run} in {unit}, as a rule because a store has lost its voxel size. Measure all in voxels "
+                "(--spacing voxel), or evaluate these runs one at a time."
+            )
+
+
+def differently_tested(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return the configurations whose seeds were not tested on the same cases, as where the seed draws the split."""
+    tested = {
+        name: {frozenset((score.patient, score.case) for score in one.scores) for one in own}
+        for name, own in by_configuration(evaluations).items()
+    }
+    return [name for name, cases in tested.items() if len(cases) > 1]
+
+
 def _patients(evaluations: Sequence[Evaluation], metric: str, label: int | None) -> dict[str, float]:
-    """Return each patient's mean over seeds; a patient must be in all of them."""
+    """Return each patient's mean over seeds; a patient must be in all of them.
+
+    Patients of two data sets may have the same name and are two all the same.
+    """
     seeds = [by_patient(one.scores, metric, label) for one in evaluations]
     return {
-        patient: float(np.mean([own[patient] for own in seeds]))
+        f"{evaluations[0].dataset}/{patient}": float(np.mean([own[patient] for own in seeds]))
         for patient in seeds[0]
         if all(patient in own for own in seeds)
     }
 
 
-def _key(run: Run) -> str:
+def _key(evaluation: Evaluation) -> str:
+    run = evaluation.run
     settings: dict[str, Any] = {name: value for name, value in run.settings.items() if name not in _FREE}
     data = settings.get("data")
     if isinstance(data, dict):
         settings["data"] = {name: value for name, value in data.items() if name not in _FREE_OF_DATA}
-    return json.dumps(settings, sort_keys=True, default=str)
+    trained_on = {name: run.data.get(name) for name in _OF_STORE}
+    return json.dumps([settings, trained_on, evaluation.dataset], sort_keys=True, default=str)
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """Return a name for each configuration: the method, and of the rest what differs; with the folder if need be."""
-    summaries = [run.summary for run in runs]
-    rest = [name for name in ("preset", "model", "subset") if len({str(one.get(name)) for one in summaries}) > 1]
+    summaries = [{**run.summary, "dataset": run.data.get("dataset")} for run in runs]
+    told = ("preset", "model", "subset", "dataset")
+    rest = [name for name in told if len({str(one.get(name)) for one in summaries}) > 1]
     words = [[str(one[name]) for name in ("method", *rest) if one.get(name)] for one in summaries]
     names = [", ".join(own) or "run" for own in words]
     for where in ([run.folder.name for run in runs], [str(run.folder) for run in runs]):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from adawac.errors import ConfigError, RunError
+from adawac.evaluation.comparison import check_units
 from adawac.evaluation.gallery import Galleries
 from adawac.evaluation.planning import Plan, checked_metrics, plan_run
 from adawac.evaluation.pool import Scorers, default_workers
@@ -90,6 +91,7 @@ def evaluate(
         )
         for one in folders
     ]
+    _check_together(plans)
     count = sum(len(plan.cases) for plan in plans)
     usual = default_workers(sum(plan.voxels for plan in plans))
     processes = min(usual if workers is None else max(workers, 0), count)
@@ -102,6 +104,19 @@ def evaluate(
     for (evaluation, galleries), plan in zip(found, plans, strict=True):
         _write(plan, evaluation, galleries)
     return [evaluation for evaluation, _ in found]
+
+
+def _check_together(plans: Sequence[Plan]) -> None:
+    """Refuse runs that cannot stand in one table: one that would count twice as a seed, and two units."""
+    seen: set[Path] = set()
+    for plan in plans:
+        folder = plan.run.folder.resolve()
+        if folder in seen:
+            raise ConfigError(
+                f"Expected each run once, but got {plan.run.folder} twice: it would count as two seeds. Leave one out."
+            )
+        seen.add(folder)
+    check_units({str(plan.run.folder): plan.rules.unit for plan in plans})
 
 
 def _evaluate(

@@ -59,7 +59,7 @@ class Galleries:
             _slice(self._plan.store, str(table.id[row]), *one, prediction[0])
             for row, one, prediction in zip(rows, where, predictions, strict=True)
         ]
-        name = f"{part}-{self._plan.checkpoint}"
+        name = f"{part}-{self._plan.gallery}"
         there = {one.id for one in self.found.get(name, [])}  # evaluated on the training cases: one gallery
         self.found.setdefault(name, []).extend(one for one in made if one.id not in there)
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from adawac.errors import ConfigError, DataError, MissingFileError, RunError, Un
 from adawac.evaluation.records import METRICS
 from adawac.evaluation.scoring import Rules, Unit, knows_spacing
 from adawac.metrics import CONVENTIONS
+from adawac.metrics.checks import checked_tolerance
 from adawac.runs import Run
 
 __all__ = ["Plan", "checked_metrics", "plan_run"]
@@ -40,6 +42,7 @@ class Plan:
         checkpoint: Which weights.
         rules: How cases are scored.
         name: What the scores will be called.
+        gallery: What the name of a gallery ends in.
     """
 
     run: Run
@@ -51,6 +54,7 @@ class Plan:
     checkpoint: str
     rules: Rules
     name: str
+    gallery: str
 
     @property
     def voxels(self) -> int:
@@ -112,6 +116,13 @@ def plan_run(
         raise UnknownNameError(
             f"Expected the name of a convention, but got {convention!r}. Near names: {near(convention, CONVENTIONS)}."
         )
+    if run.status != "finished":
+        log.warning(
+            "%s is not finished (epoch %d of %d): these are the scores of its weights so far.",
+            run.folder,
+            run.epoch,
+            config.epochs,
+        )
     weights = _checkpoint(run, config, checkpoint)
     path = (data or _own_store(run, config)).absolute()
     store = stores[path] if path in stores else stores.setdefault(path, _open(path, run, moved=data is None))
@@ -122,6 +133,10 @@ def plan_run(
         _check_unseen(run, table.take(table.split == part), store)
     unit = _unit(store, cases, spacing, convention)
     usual = _unit(store, cases, None, convention)
+    # What is not usual is in the name: it must not replace the scores of the run's own data.
+    foreign = f"-{_plain(store.dataset)}" if store.dataset != run.data.get("dataset", store.dataset) else ""
+    within = "" if checked_tolerance(tolerance) == 1.0 else f"-within{_plain(f'{tolerance:g}')}"
+    unusual = ("" if unit == usual else f"-{unit}") + within + ("-tta" if tta else "")
     return Plan(
         run=run,
         config=config,
@@ -131,8 +146,14 @@ def plan_run(
         table=table,
         checkpoint=weights,
         rules=Rules(convention=convention, unit=unit, tolerance=tolerance),
-        name=f"{part}-{convention}-{weights}" + ("" if unit == usual else f"-{unit}") + ("-tta" if tta else ""),
+        name=f"{part}-{convention}-{weights}{foreign}{unusual}",
+        gallery=f"{weights}{foreign}",
     )
+
+
+def _plain(text: str) -> str:
+    """Return text as a file's name may have it."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:40]
 
 
 def _checkpoint(run: Run, config: TrainConfig, given: str | None) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from adawac.evaluation.comparison import by_configuration, compare, over_seeds
+from adawac.evaluation.comparison import by_configuration, compare, differently_tested, over_seeds
 from adawac.evaluation.records import Evaluation
 from adawac.evaluation.scoring import Unit
 
@@ -137,14 +137,19 @@ def _groups(evaluation: Evaluation) -> Table:
 def _seeds(evaluations: Sequence[Evaluation]) -> Table:
     """Return a row for each configuration and class, a column for each metric."""
     metrics, unit = evaluations[0].metrics, evaluations[0].unit
-    cells: dict[tuple[str, str, str], dict[str, str]] = {}
+    cells: dict[tuple[int | None, str, str, str], dict[str, str]] = {}
     for one in over_seeds(evaluations):
-        row = cells.setdefault((one.configuration, str(one.num_seeds), one.class_name), {})
+        row = cells.setdefault((one.label, one.configuration, str(one.num_seeds), one.class_name), {})
         row[one.metric] = _spread(one.metric, one.mean, one.std)
     return Table(
         title="Mean over cases; ± standard deviation over seeds",
         header=("configuration", "runs", "class", *(metric_title(metric, unit) for metric in metrics)),
-        rows=[(*key, *(row.get(metric, _NONE) for metric in metrics)) for key, row in cells.items()],
+        rows=[(*key[1:], *(row.get(metric, _NONE) for metric in metrics)) for key, row in cells.items()],
+        notes=tuple(
+            f"{name}: its runs were not tested on the same cases; ± is of cases and seeds together, and differences "
+            "are of the patients that all its runs have."
+            for name in differently_tested(evaluations)
+        ),
     )
 
 
@@ -217,7 +222,9 @@ def to_latex(tables: Sequence[Table]) -> str:
 
 def _latex(table: Table) -> str:
     def line(cells: Sequence[str]) -> str:
-        return "  " + " & ".join(_escape(cell) for cell in cells) + r" \\"
+        text = " & ".join(_escape(cell) for cell in cells)
+        # Without the braces, [ and * would be read as an option of the line break before.
+        return "  " + ("{}" if text.startswith(("[", "*")) else "") + text + r" \\"
 
     return "\n".join(
         [

@@ -1,8 +1,9 @@
 """Writing a run folder: one writer at a time, nothing lost by a kill or a full disk."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -33,6 +34,9 @@ class RunWriter:
     Leaving the block well makes the run `finished`, leaving it through an error or Ctrl-C `interrupted`. A run whose
     process was killed is found out by its readers: it says `running`, but nobody holds its lock.
 
+    A resumed run's configuration, data and samples are held back until it is sure to go on, which is when `rewind` or
+    whatever adds to it is called: what is refused before that leaves the folder as it was.
+
     Attributes:
         folder: The run folder.
         samples: The table written so far; row i of it is column i of the history.
@@ -57,6 +61,7 @@ class RunWriter:
             resume: Go on with the run that is there. Call `rewind` before writing.
         """
         self.folder = Path(folder)
+        self._opened = False
         with self._explained():
             self.folder.mkdir(parents=True, exist_ok=True)
             _check_folder(self.folder, resume)
@@ -67,6 +72,7 @@ class RunWriter:
         except BaseException:
             self._lock.release()
             raise
+        self._opened = True
 
     def _open(self, config: Config | None, epochs: int | None, summary: Mapping[str, Any], resume: bool) -> None:
         _check_folder(self.folder, resume)  # again: the last holder of the lock may have filled it
@@ -80,6 +86,8 @@ class RunWriter:
                 "Restore it from a copy, or start a new run."
             )
         old = dict(earlier.info) if earlier else {}
+        self._earlier = old if resume else None
+        self._held: list[Callable[[], None]] = []
         self._info = {
             "format_version": layout.FORMAT_VERSION,
             "adawac": adawac.__version__,
@@ -90,9 +98,9 @@ class RunWriter:
             "epochs": epochs if epochs is not None else old.get("epochs"),
             "summary": {**old.get("summary", {}), **summary},
         }
-        self._write_info()
+        write_json(self.folder / layout.INFO, {**old, "status": "running"} if resume else self._info)
         if config is not None:
-            write_text(self.folder / layout.CONFIG, dumps(config))
+            self._write(partial(write_text, self.folder / layout.CONFIG, dumps(config)))
         sessions = earlier.environments if earlier else []
         write_json(self.folder / layout.ENVIRONMENT, {"sessions": [*sessions, describe_environment()]})
         self._metrics = AppendFile(self.folder / layout.METRICS, metrics[-1].end if metrics else 0)
@@ -101,8 +109,7 @@ class RunWriter:
 
     def write_data(self, description: Mapping[str, Any]) -> None:
         """Write what is known of the data: class names, unit, and how scans were prepared (`data.json`)."""
-        with self._explained():
-            write_json(self.folder / layout.DATA, description)
+        self._write(partial(write_json, self.folder / layout.DATA, description))
 
     def write_samples(self, table: SampleTable) -> npt.NDArray[np.int64]:
         """Write the table of samples, or let it grow: samples that are there keep their row, new ones come after.
@@ -110,9 +117,12 @@ class RunWriter:
         Returns:
             For each row of `table`, its row in the run.
         """
-        merged = table if self.samples is None else _grow(self.samples, table)
-        with self._explained(), beside(self.folder / layout.SAMPLES) as temporary:
-            merged.write_csv(temporary)
+        try:
+            merged = table if self.samples is None else _grow(self.samples, table)
+        except RunError:
+            self.close("interrupted")  # whoever opened the run may not have come as far as its block
+            raise
+        self._write(partial(_write_table, self.folder / layout.SAMPLES, merged))
         self.samples = merged
         return match_rows(merged.id, table.id)
 
@@ -120,6 +130,7 @@ class RunWriter:
         """Append numbers of an epoch; several calls for one epoch add up."""
         if epoch < self._info["epoch"]:
             raise _not_rising(epoch, self._info["epoch"])
+        self._settle()
         with self._explained():
             self._metrics.append(encode_line(epoch, values))
             if epoch > self._info["epoch"]:
@@ -148,6 +159,7 @@ class RunWriter:
             columns[name] = np.full(count, np.nan, dtype=np.float32)
             if fields.get(name) is not None:
                 columns[name][where] = _array(fields[name])
+        self._settle()
         with self._explained():
             self._history.append(encode(epoch, columns))
         self._last_block = epoch
@@ -155,6 +167,7 @@ class RunWriter:
     def save_checkpoint(self, name: str, tensors: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
         """Write a checkpoint (see `adawac.runs.save_checkpoint`); an earlier one stays until it is whole."""
         path = layout.checkpoint_path(self.folder, name)
+        self._settle()
         with self._explained():
             save_checkpoint(path, tensors, state)
         return path
@@ -176,6 +189,7 @@ class RunWriter:
         """
         metrics, blocks = read_lines(self.folder / layout.METRICS), scan(self.folder / layout.HISTORY)
         kept = [block for block in blocks if block.epoch <= epoch]
+        self._settle()
         with self._explained():
             self._metrics.cut(max((line.end for line in metrics if line.values["epoch"] <= epoch), default=0))
             self._history.cut(kept[-1].end if kept else 0)
@@ -190,8 +204,13 @@ class RunWriter:
         self._info["status"] = status
         self._info["summary"].update(summary or {})
         try:
+            if status == "finished":
+                self._settle()
             with self._explained():
-                self._write_info()
+                if self._earlier is None:
+                    self._write_info()
+                else:
+                    write_json(self.folder / layout.INFO, self._earlier)
         finally:
             self._metrics.close()
             self._history.close()
@@ -209,13 +228,36 @@ class RunWriter:
             with suppress(RunError):  # a full disk: the first error is the one to show
                 self.close("interrupted")
 
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write now, or once a resumed run is sure to go on."""
+        if self._earlier is None:
+            with self._explained():
+                write()
+        else:
+            self._held.append(write)
+
+    def _settle(self) -> None:
+        """Write what was held back: the run goes on from here."""
+        if self._earlier is None:
+            return
+        with self._explained():
+            for write in self._held:
+                write()
+            self._write_info()
+        self._earlier = None
+
     def _write_info(self) -> None:
         self._info["updated"] = now()
         write_json(self.folder / layout.INFO, self._info)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn an error of the operating system into one that says what to do."""
+        """Turn an error of the operating system into one that says what to do, and never write into a new folder."""
+        if self._opened and not (self.folder / layout.INFO).exists():
+            raise RunError(
+                f"Expected {self.folder} to stay where it is while it is written, but it was moved or removed. Go on "
+                "with it where it is now, or move it back: adawac train --out FOLDER --resume."
+            )
         try:
             yield
         except OSError as error:
@@ -240,6 +282,11 @@ def _check_folder(folder: Path, resume: bool) -> None:
         raise RunError(
             f"Expected an empty folder, but {folder} holds {sorted(others)[0]!r}. Choose another folder for the run."
         )
+
+
+def _write_table(path: Path, table: SampleTable) -> None:
+    with beside(path) as temporary:
+        table.write_csv(temporary)
 
 
 def _remove_leftovers(folder: Path) -> None:

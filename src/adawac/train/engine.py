@@ -86,9 +86,31 @@ def fit(config: TrainConfig | None, out: Path | str, *, resume: bool = False, wa
         config = Run(out).config
         if config is None:
             raise RunError(f"Expected a configuration in {out} to go on with, but it cannot be read. Give one.")
+    if resume:
+        _check_resumed(config, Path(out))
     fabric = build_fabric(config)
     launch(fabric, _train, config, Path(out), resume, watch or LogWatch())
     return Run(out)
+
+
+def _check_resumed(config: TrainConfig, out: Path) -> None:
+    """Refuse to go on in a way that would make the run's own description wrong."""
+    run = Run(out)
+    own = config if run.config is None else run.config
+    for what, began, given in (
+        ("method", own.method.name, config.method.name),
+        ("preset", own.method.preset, config.method.preset),
+    ):
+        if began != given:
+            raise ConfigError(
+                f"Expected to go on with the {what} that {out} began with, {began}, but got {given}. Its scores would "
+                f"count as those of {given}: start a new run."
+            )
+    if config.epochs < run.epoch:
+        raise ConfigError(
+            f"Expected at least the {run.epoch} epochs that {out} has done, but got epochs={config.epochs}. Give more, "
+            "or start a new run."
+        )
 
 
 def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, watch: Watch) -> None:
