@@ -160,13 +160,14 @@ def test_the_command_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_folder_that_is_taken_away_ends_the_watching(tmp_path: Path):
-    with RunWriter(tmp_path / "run", TrainConfig()):
-        looks = follow(
-            tmp_path / "run", wait=True, sleep=lambda _: (tmp_path / "run" / "run.json").unlink(missing_ok=True)
-        )
-        assert next(looks).status == "running"
-        with pytest.raises(MissingFileError):
-            next(looks)
+    writer, info = RunWriter(tmp_path / "run", TrainConfig()), tmp_path / "run" / "run.json"
+    looks = follow(tmp_path / "run", wait=True, sleep=lambda _: info.unlink(missing_ok=True))
+    assert next(looks).status == "running"
+    with pytest.raises(MissingFileError):
+        next(looks)
+    with pytest.raises(RunError, match="moved or removed"):
+        writer.close("finished")
+    assert not info.exists()
 
 
 def test_the_command_tells_how_a_run_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
