@@ -13,12 +13,11 @@ from acdc_list import Planned, num_views, settings
 from adawac.errors import MissingFileError
 from adawac.evaluation import by_patient, summarise
 from adawac.runs import Run, Score
+from adawac.train.summary import OFF
 
 CONVENTIONS = ("adawac", "strict")
 TIMING = "timing.jsonl"
 _LOGGED = ("beta_auc", "beta_sparse", "beta_dense", "separated_sparse", "separated_dense", "spread_ce", "spread_ac")
-
-LOW = 0.05  # a weight that has switched its sample's cross-entropy off
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -135,8 +134,8 @@ def _since_the_start(run: Run, seen: np.ndarray[Any, Any]) -> dict[str, Any]:
     return {
         "first_ce": float(np.median(ce)),
         "first_acr": float(np.median(reg_ac)),
-        "first_beta_low": float((early < LOW).mean()),
-        "beta_low": float((beta < LOW).mean()),
+        "first_beta_low": float((early < OFF).mean()),
+        "beta_low": float((beta < OFF).mean()),
         "spearman_first": _spearman(early, beta),
     }
 

@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from adawac.report.atlas import has_consistency, late_mean
 from adawac.runs import Run
+from adawac.train.summary import OFF
 
 __all__ = ["describe_weights"]
 
-_OFF = 0.05  # of beta: below it, the cross-entropy of a sample is switched off
 _TELLS = (
     (0.35, "the wrong way round"),
     (0.5, "no better than chance"),
@@ -80,9 +80,9 @@ def _since_the_start(epochs: npt.NDArray[np.int64], beta: Floats) -> str:
     if start == len(beta) - 1 or seen.sum() < 2:
         return ""
     early, late = (beta[place][seen].astype(np.float64) for place in (start, -1))
-    off = [float((one < _OFF).mean()) for one in (early, late)]
+    off = [float((one < OFF).mean()) for one in (early, late)]
     when = "the first epoch" if not start else f"epoch {int(epochs[start])}, the first in which they moved,"
-    text = f"After {when} {_percent(off[0])} of the weights were below {_OFF:g}, after the last {_percent(off[1])}"
+    text = f"After {when} {_percent(off[0])} of the weights were below {OFF:g}, after the last {_percent(off[1])}"
     same = _rank_correlation(early, late)
     if same is None:
         return f"{text}."

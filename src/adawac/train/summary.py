@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["separation", "summarise", "warn_of_rush"]
+__all__ = ["OFF", "separation", "summarise", "warn_of_rush"]
 
 log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
 
-# Weights below this have switched the cross-entropy of their samples off; so many of them are too many for one epoch.
-_OFF, _TOO_MANY = 0.05, 0.75
+OFF = 0.05
+"""A weight below this has switched the cross-entropy of its sample off."""
+
+_TOO_MANY = 0.75  # of the weights, for one epoch
 
 
 def summarise(fields: dict[str, Floats], sparse: npt.NDArray[np.bool_]) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def warn_of_rush(fields: dict[str, Floats], epoch: int) -> None:
     A network's features are large and unsettled in its first steps, whatever the samples. Weights add up what they
     see, so that a few hundred of such steps may outweigh the rest of the run.
     """
-    off = float(np.mean(fields["beta"] < _OFF))
+    off = float(np.mean(fields["beta"] < OFF))
     if off > _TOO_MANY:
         ce, ac = (float(np.median(fields[name])) for name in ("ell_ce", "reg_ac"))
         log.warning(
@@ -57,7 +59,7 @@ def warn_of_rush(fields: dict[str, Floats], epoch: int) -> None:
             "the median cross-entropy %.2g. That may switch their labels off for good: let the network settle first "
             "(method.hold_epochs=3), or lower method.options.eta_beta or lambda_ac.",
             100 * off,
-            _OFF,
+            OFF,
             epoch,
             ac,
             ce,
