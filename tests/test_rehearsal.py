@@ -1,4 +1,4 @@
-"""Kernels are compiled together before they run: each variant once, in threads, without being run.
+"""Kernels are compiled and loaded together before they run: each variant once, in threads, without being run.
 
 The compiler is Triton's own; of the driver there is only what it asks for, so that no GPU is needed.
 """
@@ -19,6 +19,8 @@ pytest.importorskip("triton.runtime._async_compile")
 CPU = torch.device("cpu")
 PROGRAM = """
 import json, threading
+from types import SimpleNamespace
+
 import torch
 import triton
 import triton.language as tl
@@ -30,14 +32,23 @@ from triton.runtime.jit import MockTensor
 from adawac.rehearsal import rehearsal
 
 
+compiled, loaded = [], []
+
+
+def load_binary(name, kernel, shared, device, *rest):
+    loaded.append(threading.current_thread().name)
+    return object(), object(), 32, 0, 1024
+
+
 class Driver:
     get_current_target = lambda self: GPUTarget("cuda", 80, 32)
     get_current_device = lambda self: 0
     get_current_stream = lambda self, device: 0
+    launcher_cls = lambda self, source, metadata: lambda *arguments: None
+    utils = SimpleNamespace(get_device_properties=lambda device: {"max_shared_mem": 2**16}, load_binary=load_binary)
 
 
 driver.set_active(Driver())
-compiled = []
 knobs.compilation.listener = lambda src, cache_hit, **rest: compiled.append(threading.current_thread().name)
 
 
@@ -67,19 +78,20 @@ with rehearsal(torch.device("cpu")):
     call(double, 16, 32, 16)
     call_elsewhere(double, 64, 32)
     call(broken, 16)
-threads = list(compiled)
+threads, loaders = list(compiled), list(loaded)
 for size in (16, 32, 64):
-    double.warmup(*[MockTensor(torch.float32, [size])] * 2, SIZE=size, grid=(1,))
+    double.warmup(*[MockTensor(torch.float32, [size])] * 2, SIZE=size, grid=(1,)).run
 try:
     broken.warmup(MockTensor(torch.float32, [16]), SIZE=16, grid=(1,))
     problem = None
 except Exception as error:
     problem = type(error).__name__
-print(json.dumps({"threads": threads, "later": len(compiled) - len(threads), "problem": problem}))
+later = len(compiled) - len(threads), len(loaded) - len(loaders)
+print(json.dumps({"compiled": threads, "loaded": loaders, "later": later, "problem": problem}))
 """
 
 
-def test_every_variant_is_compiled_once_and_in_threads(tmp_path):
+def test_every_variant_is_compiled_and_loaded_once_and_in_threads(tmp_path):
     import json
 
     program = tmp_path / "program.py"  # Triton wants to read the kernels' source
@@ -92,9 +104,10 @@ def test_every_variant_is_compiled_once_and_in_threads(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found["threads"]) == 3  # 16, 32 and 64, the last in the thread of a pass back
-    assert all(name.startswith("ThreadPoolExecutor") for name in found["threads"])
-    assert found["later"] == 0
+    for threads in (found["compiled"], found["loaded"]):
+        assert len(threads) == 3  # 16, 32 and 64, the last in the thread of a pass back
+        assert all(name.startswith("ThreadPoolExecutor") for name in threads)
+    assert found["later"] == [0, 0]
     assert found["problem"] == "CompilationError"  # not in the rehearsal, but where it would run
 
 

@@ -3,8 +3,8 @@
 Triton compiles a kernel when it is first called, one after the other: half a minute for a network on a slow processor.
 """
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,10 +18,10 @@ _modes: list[Any] = []
 
 @contextmanager
 def rehearsal(device: torch.device) -> Iterator[None]:
-    """Compile kernels where they would run, and wait for the end of it; what is computed meanwhile means nothing.
+    """Compile and load kernels where they would run, and wait; what is computed meanwhile means nothing.
 
-    Every variant of a kernel is compiled by a thread of its own, as far as there are processors. One that cannot be
-    compiled says so where it runs.
+    Every variant of a kernel has a thread of its own, as far as there are processors. One that cannot be compiled says
+    so where it runs.
 
     Args:
         device: Where they are going to run.
@@ -31,7 +31,7 @@ def rehearsal(device: torch.device) -> Iterator[None]:
     except ImportError:  # an older Triton: kernels are compiled one by one, as they run
         yield
         return
-    with ThreadPoolExecutor(initializer=_look_at, initargs=(device,)) as threads:
+    with _Threads(initializer=_look_at, initargs=(device,)) as threads:
         mode = AsyncCompileMode(threads, ignore_errors=True)
         try:
             with _calls(mode):
@@ -46,6 +46,18 @@ def performance() -> Iterator[None]:
     """Let kernels run, within a rehearsal as well."""
     with _calls(None):
         yield
+
+
+class _Threads(ThreadPoolExecutor):
+    """Load what is compiled: for that some versions of Triton call a C compiler, which takes as long again."""
+
+    def submit(self, compiled: Callable[[], Any], /) -> Future[Any]:  # type: ignore[override]
+        def ready() -> Any:
+            kernel = compiled()
+            _ = kernel.run
+            return kernel
+
+        return super().submit(ready)
 
 
 def _look_at(device: torch.device) -> None:

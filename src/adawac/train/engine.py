@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from lightning_fabric import Fabric
 
 from adawac.config import TrainConfig
 from adawac.errors import ConfigError, RunError
 from adawac.runs import Run, RunWriter
+from adawac.train.fabric import Fabric
 from adawac.train.interrupt import Interrupt
 from adawac.train.keeping import Keeper
 from adawac.train.ranks import agree, build_fabric, launch

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning_fabric import Fabric
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from adawac.config import TrainConfig, override
 from adawac.errors import AdawacError, ConfigError, RunError
+from adawac.train.fabric import Fabric
 
 __all__ = ["agree", "build_fabric", "launch", "lost_rank", "settled"]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
@@ -21,6 +20,7 @@ from adawac.errors import ConfigError, near
 from adawac.methods import build_method
 from adawac.models import build
 from adawac.models.fused import fuse
+from adawac.train.fabric import Fabric
 from adawac.train.forward import Views
 from adawac.train.optim import average, build_optimizer
 from adawac.train.ranks import build_fabric, settled

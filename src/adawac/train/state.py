@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning_fabric.plugins.precision import Precision
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
@@ -13,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 from adawac.algorithm import Criterion
 from adawac.data.cases import carry_over
 from adawac.errors import RunError
+from adawac.train.fabric import Precision
 
 __all__ = ["TrainingState"]
 

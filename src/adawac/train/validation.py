@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from lightning_fabric import Fabric
 from torch import nn
 
 from adawac.config import TrainConfig
 from adawac.data.store import Store
 from adawac.inference import resize_of, segment
+from adawac.train.fabric import Fabric
 
 __all__ = ["is_better", "validate"]
 
