@@ -13,10 +13,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 from results_page import OVERVIEW, OVERVIEW_TEXT, Entry
 
+from adawac.config import TrainConfig
 from adawac.figures.picture import Picture
 from adawac.figures.style import Style
 
 STYLE = Style(width="text")
+_COLOURS = {"baseline": STYLE.muted, "pair": STYLE.acr, "adawac": STYLE.ce}  # what all others are held against
 _LINE, _REST = 0.165, 0.5  # inches: a row, and what a panel has besides
 
 
@@ -26,6 +28,7 @@ class Line(NamedTuple):
     label: str
     scores: dict[int, float]
     """DSC in %, by seed."""
+    method: str = ""
 
 
 def draw_overview(listing: Listing, entries: list[Entry], path: Path = OVERVIEW) -> None:
@@ -52,13 +55,16 @@ def _lines(group: Group, entries: list[Entry]) -> Iterator[Line]:
     for block in group.blocks:
         if not _begun(block, entries):
             continue
-        yield Line(block.title, {})
+        yield Line(block.title.replace("`", ""), {})
         for row, label in block.labels.items():
-            scores = {
-                one["seed"]: 100 * one["scores"]["adawac"]["dice"]["mean"] for one in entries if one["row"] == row
-            }
+            found = [one for one in entries if one["row"] == row]
+            scores = {one["seed"]: 100 * one["scores"]["adawac"]["dice"]["mean"] for one in found}
             if scores:
-                yield Line(label.replace("`", ""), scores)
+                yield Line(label.replace("`", ""), scores, _method(found[0]))
+
+
+def _method(entry: Entry) -> str:
+    return entry["settings"].get("method.name", TrainConfig().method.name)
 
 
 def _begun(block: Block, entries: list[Entry]) -> bool:
@@ -82,7 +88,7 @@ def _draw(axes: Axes, lines: list[Line]) -> None:
 
 
 def _draw_row(axes: Axes, place: int, line: Line) -> None:
-    mean, colour = statistics.mean(line.scores.values()), _colour(line.label)
+    mean, colour = statistics.mean(line.scores.values()), _COLOURS.get(line.method, STYLE.series(2)[0])
     for seed, score in line.scores.items():
         filled = colour if seed == min(line.scores) else STYLE.paper
         axes.plot(score, place, "o", color=colour, markerfacecolor=filled, markersize=3.4, zorder=3)
@@ -97,10 +103,3 @@ def _draw_reference(axes: Axes, place: int, rows: list[Line]) -> None:
     if shared:
         mean = statistics.mean(rows[0].scores[seed] for seed in shared)
         axes.plot([mean, mean], [place - 0.5, place + len(rows) - 0.5], color=STYLE.muted, linewidth=0.6, zorder=1)
-
-
-def _colour(label: str) -> str:
-    """Return the colour of what a label begins with: the baselines and pair are what the others are held against."""
-    if label.startswith("baseline"):
-        return STYLE.muted
-    return STYLE.acr if label.startswith("pair") else STYLE.ce

@@ -270,6 +270,7 @@ def entry(row, seed, dice, distances, *, group="first", patients=None, separatio
         "group": group,
         "row": row,
         "seed": seed,
+        "settings": {} if row == "ada" else {"method.name": "baseline"},
         "epochs": 100,
         "samples": 1000,
         "views": 2 if row == "ada" else 1,
@@ -306,6 +307,7 @@ class TestOverview:
         assert [line.label for line in first[1:]] == ["baseline", "AdaWAC"]
         assert first[0].scores == {}
         assert first[2].scores == pytest.approx({1: 80, 2: 84})
+        assert [line.method for line in first] == ["", "baseline", "adawac"]
         assert second == []
 
     def test_holds_rows_against_the_first_by_the_seeds_that_all_have(self, acdc, lines):
