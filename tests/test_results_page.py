@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from adawac.config import to_dict
+from adawac.data.diagnose import _how_to_set
 from adawac.data.phantom import phantom_source
 from adawac.data.prepare import prepare
 from adawac.runs import Run
@@ -260,6 +261,19 @@ class TestList:
                 run = planned[entry["name"]]
                 assert entry["settings"] == runlist.settings(to_dict(run.config(None))), f"{run.name}: run it again"
                 assert (entry["group"], entry["part"]) == (run.group, run.part)
+
+
+def test_what_diagnose_says_of_acdc_was_measured():
+    entries = json.loads((REPOSITORY / "benchmarks" / "results" / "acdc.json").read_text())["runs"]
+    dice = {one["name"]: 100 * one["scores"]["adawac"]["dice"]["mean"] for one in entries if one["seed"] == 1}
+    samples = {one["name"]: one["samples"] for one in entries}
+    defaults, _, few = _how_to_set(10)["basis"]
+    grid = [dice[name] for name in dice if name.startswith("unet-eta")] + [dice["unet-adawac-seed1"]]
+    assert f"DSC of {dice['unet-paper-seed1']:.1f} was {max(grid) - dice['unet-paper-seed1']:.1f} points" in defaults
+    assert min(grid) == dice["unet-eta8-lambda8-seed1"]
+    assert f"lost up to {max(grid) - min(grid):.0f}" in defaults
+    gain = dice["ten-percent-hold-seed1"] - dice["ten-percent-adawac-seed1"]
+    assert f"gave {gain:.1f} points with {samples['ten-percent-hold-seed1']} slices" in few
 
 
 def entry(row, seed, dice, distances, *, group="first", patients=None, separation=None):

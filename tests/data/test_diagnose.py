@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from scans import make_btcv, make_nnunet, scan, write_nifti
 
+from adawac.config import TrainConfig, override
 from adawac.data.diagnose import diagnose
 from adawac.data.diagnosis_figure import draw_diagnosis
 from adawac.data.prepare import prepare
 from adawac.errors import ConfigError, DataError, MissingFileError
+from adawac.objective import resolve
 
 SHAPE = (12, 10, 6)
 
@@ -227,6 +229,8 @@ def test_the_hint_follows_the_numbers(tmp_path):
     sparse = diagnose(make(tmp_path / "b", [boxes(2, 3), boxes(1, 2, 3)]), workers=1).recommendation
     assert sparse.method == "adawac"
     assert "7 of 12 training slices (58.3%)" in sparse.reason
+    assert sparse.settings["method.hold_epochs"] == 10
+    assert "only 12 training slices" in sparse.basis[-1]
     blank = [noise_where((2, 3))] * 2
     trimmed = diagnose(make(tmp_path / "c", [boxes(2, 3)] * 2, blank), workers=1).recommendation
     assert trimmed.method == "trim-train"
@@ -241,6 +245,19 @@ def test_only_training_cases_decide(tmp_path):
     assert report.summary["training_label_sparse"] == 931
     assert report.summary["cases_by_split"] == {"test": 12, "train": 18}
     assert report.recommendation.method == "adawac"
+    assert "method.hold_epochs" not in report.recommendation.settings  # there are enough of them
+
+
+def test_what_is_recommended_are_the_defaults(tmp_path):
+    settings = diagnose(make(tmp_path / "in", [boxes(2, 3)] * 41), workers=1).recommendation.settings
+    method = TrainConfig().method
+    defaults = resolve(method.preset, method.options)
+    assert settings == {
+        "method.preset": method.preset,
+        "method.options.eta_beta": defaults.eta_beta,
+        "method.options.lambda_ac": defaults.lambda_ac,
+    }
+    assert override(TrainConfig(), settings).method.options == {"eta_beta": 1.0, "lambda_ac": 1.0}
 
 
 def test_nothing_to_look_at(tmp_path):

@@ -241,6 +241,8 @@ def _show(report: "Diagnosis") -> None:
             console.print(f"{name}: {printable(message)}", soft_wrap=True)
     hint = report.recommendation
     console.print(f"Hint: {hint.method}. {hint.reason}", soft_wrap=True)
+    for sentence in hint.basis:
+        console.print(f"      {sentence}", soft_wrap=True)
 
 
 def _classes(report: "Diagnosis") -> Any:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = ["CaseReport", "ClassReport", "Diagnosis", "Recommendation", "training_cases"]
@@ -57,10 +57,12 @@ class ClassReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """A hint: the method to try first, and why."""
+    """A hint: the method to try first, and why; how to set it, by dotted path, and what that is based on."""
 
     method: str
     reason: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    basis: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
