@@ -79,11 +79,13 @@ class Listing:
         groups: The runs, in order of priority.
         rates: For each network, slices/s with one view and with two, until they are measured.
         overhead: Seconds that a run takes besides its steps, until they are measured.
+        weights: Rows whose weights are looked at, with what they are called there.
     """
 
     groups: list[Group]
     rates: dict[str, dict[int, float]] = field(default_factory=dict)
     overhead: float = 20.0
+    weights: dict[str, str] = field(default_factory=dict)
 
     @property
     def runs(self) -> list[Planned]:
@@ -113,7 +115,7 @@ def read_list(path: Path = LIST) -> Listing:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ValueError(f"Expected names that differ, but {path} has these twice: {', '.join(sorted(twice))}.")
-    return Listing(groups=groups, rates=data["rates"], overhead=data["overhead"])
+    return Listing(groups=groups, rates=data["rates"], overhead=data["overhead"], weights=data.get("weights", {}))
 
 
 def _block(group: str, block: dict[str, Any], shared: dict[str, Any]) -> Block:

@@ -39,6 +39,7 @@ PICTURES = [
         "transunet-adawac-seed1", "separation", ASSETS / "acdc-separation-transunet.png", f"{_SEPARATION}: TransUNet"
     ),
     Picture("unet-adawac-seed1", "weights", ASSETS / "acdc-weights.png", f"{_WEIGHTS}: UNet"),
+    Picture("unet-rho-cosine-seed1", "weights", ASSETS / "acdc-weights-cosine.png", f"{_WEIGHTS}: UNet, cosine"),
     Picture("transunet-adawac-seed1", "weights", ASSETS / "acdc-weights-transunet.png", f"{_WEIGHTS}: TransUNet"),
 ]
 """What the page shows, as far as it has been drawn."""
@@ -88,7 +89,7 @@ def blocks(listing: Listing, entries: list[Entry], pictures: Iterable[Picture] =
         rows.setdefault(entry["row"], []).append(entry)
     found = {f"acdc-{group.name}": _group(group, rows) for group in listing.groups}
     found["acdc-total"] = _total(entries)
-    found["acdc-separation"] = _separation(listing.groups[0], rows, pictures)
+    found["acdc-separation"] = _separation(listing.weights, rows, pictures)
     found["acdc-overview"] = f"![{OVERVIEW_TEXT}](assets/{OVERVIEW.name})" if OVERVIEW.is_file() else ""
     found["acdc-missing"] = _missing(listing, {entry["name"] for entry in entries})
     return found
@@ -149,16 +150,26 @@ def _settings(block: Block) -> str:
 
 
 def _overlap(block: Block, rows: Rows) -> str:
-    classes = _classes(rows)
+    """Return the table of DSC; where rows have different seeds, with a column for those that all have."""
+    classes, shared = _classes(rows), _shared_seeds(rows)
     body = [
         [
             f"{block.labels[row]} ({len(entries)})",
+            *([_spread([100 * _mean_dice(one) for one in entries if one["seed"] in shared])] if shared else []),
             *(_spread([100 * one["scores"]["adawac"]["dice"][name] for one in entries]) for name in classes),
             _spread([one["samples"] * one["epochs"] * one["views"] / 1000 for one in entries], 0),
         ]
         for row, entries in rows.items()
     ]
-    return table(["DSC, % (seeds)", *_named(classes), "thousand images trained on"], body)
+    alone = [f"seed {', '.join(map(str, shared))} alone"] if shared else []
+    return table(["DSC, % (seeds)", *alone, *_named(classes), "thousand images trained on"], body)
+
+
+def _shared_seeds(rows: Rows) -> list[int]:
+    """Return the seeds that all rows have, if some have more than those."""
+    seeds = [{one["seed"] for one in entries} for entries in rows.values()]
+    shared = set.intersection(*seeds)
+    return sorted(shared) if any(of_row != shared for of_row in seeds) else []
 
 
 def _distance(block: Block, rows: Rows) -> str:
@@ -232,13 +243,9 @@ def _spread(values: Iterable[float | None], digits: int = 1, sign: str = "") -> 
     return f"{text} ± {statistics.stdev(numbers):.{digits}f}" if len(numbers) > 1 else text
 
 
-def _separation(main: Group, rows: Rows, pictures: Iterable[Picture]) -> str:
-    """Return what the weights of the first group's runs follow, and the pictures that are there."""
-    chosen = {
-        f"{block.title}: {block.labels[row]}": [one for one in rows.get(row, []) if one["separation"]]
-        for block in main.blocks
-        for row in block.labels
-    }
+def _separation(labels: dict[str, str], rows: Rows, pictures: Iterable[Picture]) -> str:
+    """Return what the weights of some rows' runs follow, and the pictures that are there."""
+    chosen = {label: [one for one in rows.get(row, []) if one["separation"]] for row, label in labels.items()}
     chosen = {label: entries for label, entries in chosen.items() if entries}
     if not chosen:
         return ""
