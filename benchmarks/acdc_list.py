@@ -79,12 +79,14 @@ class Listing:
         groups: The runs, in order of priority.
         rates: For each network, slices/s with one view and with two, until they are measured.
         overhead: Seconds that a run takes besides its steps, until they are measured.
+        short: What the first pages show: a line's name, its row without AdaWAC and its row with it.
         weights: Rows whose weights are looked at, with what they are called there.
     """
 
     groups: list[Group]
     rates: dict[str, dict[int, float]] = field(default_factory=dict)
     overhead: float = 20.0
+    short: list[tuple[str, str, str]] = field(default_factory=list)
     weights: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -115,7 +117,13 @@ def read_list(path: Path = LIST) -> Listing:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ValueError(f"Expected names that differ, but {path} has these twice: {', '.join(sorted(twice))}.")
-    return Listing(groups=groups, rates=data["rates"], overhead=data["overhead"], weights=data.get("weights", {}))
+    return Listing(
+        groups=groups,
+        rates=data["rates"],
+        overhead=data["overhead"],
+        short=[(label, without, given) for label, without, given in data.get("short", [])],
+        weights=data.get("weights", {}),
+    )
 
 
 def _block(group: str, block: dict[str, Any], shared: dict[str, Any]) -> Block:

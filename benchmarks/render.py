@@ -3,7 +3,7 @@
     python benchmarks/render.py
 
 Each block `<!-- NAME -->` … `<!-- end -->` of a page is made from results in `benchmarks/results`, as BLOCKS says, and
-those of docs/results.md as `results_page.blocks` does.
+those that begin with `acdc-` as `results_page.blocks` does.
 """
 
 import json
@@ -20,8 +20,18 @@ from markdown_table import table
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    ROOT / "docs" / one
-    for one in ("performance.md", "results.md", "how-to/demo.md", "how-to/reproduce.md", "concepts/separation.md")
+    ROOT / "README.md",
+    *(
+        ROOT / "docs" / one
+        for one in (
+            "index.md",
+            "performance.md",
+            "results.md",
+            "how-to/demo.md",
+            "how-to/reproduce.md",
+            "concepts/separation.md",
+        )
+    ),
 ]
 RESULTS = ROOT / "benchmarks" / "results"
 

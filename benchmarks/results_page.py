@@ -88,11 +88,24 @@ def blocks(listing: Listing, entries: list[Entry], pictures: Iterable[Picture] =
     for entry in sorted(entries, key=lambda entry: entry["seed"]):
         rows.setdefault(entry["row"], []).append(entry)
     found = {f"acdc-{group.name}": _group(group, rows) for group in listing.groups}
+    found["acdc-short"] = _short(listing.short, rows)
     found["acdc-total"] = _total(entries)
     found["acdc-separation"] = _separation(listing.weights, rows, pictures)
     found["acdc-overview"] = f"![{OVERVIEW_TEXT}](assets/{OVERVIEW.name})" if OVERVIEW.is_file() else ""
     found["acdc-missing"] = _missing(listing, {entry["name"] for entry in entries})
     return found
+
+
+def _short(lines: list[tuple[str, str, str]], rows: Rows) -> str:
+    """Return what AdaWAC does in a few lines, each over the seeds that both of its rows have."""
+    body = []
+    for label, without, given in lines:
+        pairs = _pairs(rows.get(given, []), rows.get(without, []))
+        if pairs:
+            first, second = ([100 * _mean_dice(pair[place]) for pair in pairs] for place in (0, 1))
+            gains = [one - other for one, other in zip(first, second, strict=True)]
+            body.append([label, len(pairs), _spread(second), _spread(first), _spread(gains, sign="+")])
+    return table(["ACDC, test DSC in %", "seeds", "without", "with AdaWAC", "difference"], body) if body else ""
 
 
 def _total(entries: list[Entry]) -> str:

@@ -30,6 +30,7 @@ set:
   hardware.precision: fp32
 rates: {smp:Unet/resnet18: {1: 100, 2: 50}, nonsense: {1: 100, 2: 50}}
 overhead: 10
+short: [[small, base, ada], [never run, endless, ada]]
 weights: {ada: Small network, base: Has none}
 groups:
   first:
@@ -367,6 +368,13 @@ class TestPage:
         assert difference == ["AdaWAC − baseline", "2", "+11.0 ± 1.4", "+10.0, +12.0", "+10.0 to +20.0", "0.5"]
         assert "much too long" not in found["acdc-first"]
 
+    def test_the_first_pages_show_what_both_rows_of_a_line_have(self, page, listing):
+        entries = [entry("ada", seed, dice, (1.0, 1.0)) for seed, dice in ((1, 0.8), (2, 0.9), (3, 0.1))]
+        entries += [entry("base", seed, 0.7, (1.0, 1.0)) for seed in (1, 2)]
+        lines = page.blocks(listing, entries, [])["acdc-short"].splitlines()
+        assert lines[2:] == ["| small | 2 | 70.0 ± 0.0 | 85.0 ± 7.1 | +15.0 ± 7.1 |"]
+        assert page.blocks(listing, [], [])["acdc-short"] == ""
+
     def test_rows_with_the_same_seeds_have_no_column_for_them(self, page, listing):
         found = page.blocks(listing, [entry(row, 1, 0.8, (1.0, 1.0)) for row in ("ada", "base")], [])
         assert "| DSC, % (seeds) | all classes | RV |" in found["acdc-first"]
@@ -409,6 +417,9 @@ class TestPage:
         assert not any(found[name] for name in ("acdc-first", "acdc-second", "acdc-separation"))
 
     def test_every_block_has_its_place(self, page, acdc):
-        text = (REPOSITORY / "docs" / "results.md").read_text()
+        results, first, index = (
+            (REPOSITORY / name).read_text() for name in ("docs/results.md", "README.md", "docs/index.md")
+        )
         for name in page.blocks(acdc.read_list(), []):
-            assert text.count(f"<!-- {name} -->") == 1
+            for text in (first, index) if name == "acdc-short" else (results,):
+                assert text.count(f"<!-- {name} -->") == 1
