@@ -52,10 +52,13 @@ def test_the_demo_needs_an_epoch(tmp_path, monkeypatch, capsys):
     assert "Expected at least 1 epoch, but got 0" in capsys.readouterr().err
 
 
-def test_bench_says_what_a_step_costs(capsys):
+def test_bench_says_what_a_step_costs(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the streams for terminals
     words = ["bench", "--model", "smp:Unet/resnet18", "--image-size", "32", "--batch-size", "6", "--steps", "2"]
     assert run([*words, "--json", "--set", "hardware.accelerator=cpu"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert "steps" in err  # minutes on a CPU, so there is a bar
     assert list(found["parts_ms"]) == ["views", "forward", "criterion", "backward", "optimiser"]
     assert min(found["parts_ms"].values()) > 0
     assert found["slices_per_second"] == pytest.approx(6000 / found["step_ms"])
@@ -63,3 +66,5 @@ def test_bench_says_what_a_step_costs(capsys):
     assert found["eager_because"] == "the device is no GPU"
     assert run([*words[:-1], "0"]) == 2
     assert "Expected at least 1 step" in capsys.readouterr().err
+    assert run([*words, "--set", "hardware.devices=2"]) == 2
+    assert "Expected one device to measure, but got hardware.devices=2" in capsys.readouterr().err

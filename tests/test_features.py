@@ -284,6 +284,19 @@ def test_compiled_with_inductor():
     assert adawac.EncoderTap(compiled, "encoder")  # the compiled wrapper is looked through
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_tap_that_comes_after_a_compiled_models_first_call_is_explained():
+    model = Network()
+    compiled = torch.compile(model, backend="eager")
+    compiled(images())
+    tap = adawac.EncoderTap(compiled, "encoder")
+    compiled(images())
+    with pytest.raises(TapError, match=r"before a compiled model's first call"):
+        tap.pop()
+    model(images())  # the same network, not compiled
+    assert len(tap.pop()) == 4
+
+
 def test_checkpointing_records_once():
     class Checkpointed(Network):
         def forward(self, x):

@@ -2,6 +2,8 @@
 
 import getpass
 import json
+import re
+import subprocess
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import adawac
 from adawac.config import TrainConfig
 from adawac.errors import RunError, UnknownNameError
 from adawac.runs import Run, RunWriter, Score, Slice, example_run, write_gallery, write_scores
@@ -66,12 +69,15 @@ def test_scores_come_back_with_every_digit(tmp_path: Path) -> None:
             patient="\ud800", case="\0", label=2, class_name='"', metric="hd95", value=float("inf"), convention="nan"
         ),
         Score(patient="p", case="c", group="DCM", label=1, class_name="a", metric="m", value=-0.0, checkpoint="best"),
+        Score(patient="p", case="c", label=1, class_name="a", metric="m", value=1.0, dataset="there"),
     ]
     path = write_scores(tmp_path, "test", scores)
     (tmp_path / "run.json").write_text("{}")
     run = Run(tmp_path)
     assert run.evaluations == ["test"]
     assert run.scores("test") == scores
+    (tmp_path / "data.json").write_text('{"dataset": "here"}')  # the run's own, where a row does not say it
+    assert [one.dataset for one in Run(tmp_path).scores("test")] == ["here", "here", "here", "there"]
     write_scores(tmp_path, "test", [replace(scores[0], value=float("nan"))])
     assert np.isnan(run.scores("test")[0].value)
     path.write_text("patient,case\r\n1,2\r\n")
@@ -150,6 +156,19 @@ def test_the_environment_says_what_is_needed_to_repeat_a_run(monkeypatch: pytest
     assert found["packages"]["torch"] == version("torch")
     assert {"python", "platform", "cpu", "cpu_count", "memory_gib", "gpus", "commit", "adawac"} < found.keys()
     assert not {"hunter2", "hostess"} & set(json.dumps(found).split('"'))
+
+
+@pytest.mark.parametrize(("folder", "known"), [("src", True), ("lib", False)])
+def test_the_commit_is_that_of_a_checkout_and_not_of_a_project_that_adawac_was_installed_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, known: bool
+) -> None:
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"]
+    for words in (["init", "-q"], commit):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    monkeypatch.setattr(adawac, "__file__", str(tmp_path / folder / "adawac" / "__init__.py"))
+    found = describe_environment()["commit"]
+    assert bool(re.fullmatch("[0-9a-f]{40}", found or "")) is known
+    assert known or found is None
 
 
 def test_a_command_is_scrubbed_of_names_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

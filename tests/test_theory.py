@@ -427,7 +427,10 @@ def test_hard_thresholding_forgets_consistency_unless_it_is_added():
 
 def test_a_quick_run_writes_the_numbers_and_the_figures(tmp_path):
     out = tmp_path / "new" / "folder"
-    results = theory.run(out, quick=True, seed=3)
+    begun = []
+    results = theory.run(out, quick=True, seed=3, watch=lambda what, done, total: begun.append((what, done, total)))
+    assert [(done, total) for _, done, total in begun] == [(done, len(begun)) for done in range(len(begun))]
+    assert begun[-1][0] == "the figures"
     assert json.loads((out / "theory.json").read_text()) == json.loads(json.dumps(results))
     figures = {"convergence", "separation", "eta-beta", "lambda", "thresholding", "example"}
     assert {path.name for path in out.iterdir()} == {"theory.json"} | {f"theory-{name}.png" for name in figures}
@@ -440,6 +443,14 @@ def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(AdawacError, match="Expected a folder for the figures"):
         theory.run(tmp_path / "file")
+    with pytest.raises(AdawacError, match=r"file.below cannot be made"):
+        theory.run(tmp_path / "file" / "below")
+
+
+def test_a_seed_below_zero_is_an_error(tmp_path):
+    with pytest.raises(AdawacError, match="Expected a seed of 0 or more, but got -1"):
+        theory.run(tmp_path / "folder", quick=True, seed=-1)
+    assert not (tmp_path / "folder").exists()
 
 
 @pytest.mark.slow

@@ -22,22 +22,39 @@ _HOMES = {
     "fit": "train",
     "predict": "prediction",
 }
-_MODULES = (
+
+# Written out, since type checkers read it without running it.
+__all__ = [
+    "METHODS",
+    "PRESETS",
+    "AdaWAC",
+    "Criterion",
+    "EncoderTap",
+    "Objective",
+    "SampleWeights",
+    "Step",
+    "Weighting",
+    "__version__",
     "algorithm",
+    "build_method",
     "checks",
     "config",
     "data",
     "errors",
+    "evaluate",
     "evaluation",
     "export",
+    "export_model",
     "features",
     "figures",
+    "fit",
     "inference",
     "losses",
     "methods",
     "metrics",
     "models",
     "objective",
+    "predict",
     "prediction",
     "registry",
     "report",
@@ -47,9 +64,7 @@ _MODULES = (
     "train",
     "trained",
     "viewer",
-)
-
-__all__ = ["__version__", *_HOMES, *_MODULES]
+]
 
 if TYPE_CHECKING:
     from adawac import (
@@ -91,7 +106,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"adawac.{_HOMES[name]}"), name)
-    if name in _MODULES:
+    if name in __all__:  # the others are modules
         return import_module(f"adawac.{name}")
     raise AttributeError(f"module 'adawac' has no attribute {name!r}")
 

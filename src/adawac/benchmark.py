@@ -18,13 +18,16 @@ from adawac.train.step import TrainStep
 __all__ = ["measure"]
 
 
-def measure(config: TrainConfig, *, steps: int = 20, warmup: int = 4) -> dict[str, Any]:
+def measure(
+    config: TrainConfig, *, steps: int = 20, warmup: int = 4, watch: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
     """Train for some steps and return what they cost.
 
     Args:
         config: What to train; nothing is written.
         steps: Steps that are timed, after some that are not.
         warmup: Those.
+        watch: Is told after each step how many are done, and of how many.
 
     Returns:
         slices_per_second and step_ms (median), peak_gib (of the GPU, or of this process), seconds_to_first_step, and
@@ -32,6 +35,14 @@ def measure(config: TrainConfig, *, steps: int = 20, warmup: int = 4) -> dict[st
     """
     if steps < 1:
         raise ConfigError(f"Expected at least 1 step to measure, but got {steps}. Raise --steps.")
+    if (config.hardware.devices, config.hardware.nodes) != (1, 1):
+        raise ConfigError(
+            f"Expected one device to measure, but got hardware.devices={config.hardware.devices} and "
+            f"hardware.nodes={config.hardware.nodes}. Leave both at 1: `adawac train` prints slices/s for several."
+        )
+    rounds = min(steps, 10)
+    total = warmup + steps + rounds
+    tell = watch or (lambda done, total: None)
     started = time.perf_counter()
     trainer = set_up(config)
     step = TrainStep(trainer, EpochRecord(len(trainer.samples), trainer.fabric.device))
@@ -40,10 +51,11 @@ def measure(config: TrainConfig, *, steps: int = 20, warmup: int = 4) -> dict[st
     inputs = _endless(step, config.data.batch_size)
     seconds: list[float] = []
     first = 0.0
-    for _ in range(warmup + steps):
+    for done in range(1, warmup + steps + 1):
         given, epoch = next(inputs)
         seconds.append(_timed(trainer, partial(step, given, epoch, 0)))
         first = first or time.perf_counter() - started
+        tell(done, total)
     typical = statistics.median(seconds[warmup:])
     return {
         "device": _name(trainer),
@@ -59,11 +71,13 @@ def measure(config: TrainConfig, *, steps: int = 20, warmup: int = 4) -> dict[st
         "step_ms": 1000 * typical,
         "peak_gib": _peak(trainer) / 2**30,
         "seconds_to_first_step": first,
-        "parts_ms": _parts(step, inputs, min(steps, 10)),
+        "parts_ms": _parts(step, inputs, rounds, lambda done: tell(warmup + steps + done, total)),
     }
 
 
-def _parts(step: TrainStep, inputs: Iterator[tuple[Any, int]], rounds: int) -> dict[str, float]:
+def _parts(
+    step: TrainStep, inputs: Iterator[tuple[Any, int]], rounds: int, tell: Callable[[int], None]
+) -> dict[str, float]:
     """Return the median milliseconds of each part, kernel by kernel."""
     found: dict[str, list[float]] = {name: [] for name in ("views", "forward", "criterion", "backward", "optimiser")}
     kept: dict[str, Any] = {}
@@ -71,7 +85,7 @@ def _parts(step: TrainStep, inputs: Iterator[tuple[Any, int]], rounds: int) -> d
     def keep(name: str, part: Callable[[], Any]) -> Callable[[], None]:
         return lambda: kept.update({name: part()})
 
-    for _ in range(rounds):
+    for done in range(1, rounds + 1):
         given, epoch = next(inputs)
         parts: dict[str, Callable[[], Any]] = {
             "views": keep("batch", partial(step.batch, given, epoch)),
@@ -82,6 +96,7 @@ def _parts(step: TrainStep, inputs: Iterator[tuple[Any, int]], rounds: int) -> d
         }
         for name, part in parts.items():
             found[name].append(_timed(step.trainer, part))
+        tell(done)
     return {name: 1000 * statistics.median(one) for name, one in found.items()}
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from adawac.data.resample import Ragged, warp
+from adawac.errors import ConfigError
 
 __all__ = ["Resize", "nearest_rows", "resize_of", "segment", "segment_stacks"]
 
@@ -87,6 +88,8 @@ class _Piece(NamedTuple):
 
 
 def _batches(stacks: Iterable[Array], batch_size: int) -> Iterator[list[_Piece]]:
+    if batch_size < 1:  # slices that are never used up would be packed for ever
+        raise ConfigError(f"Expected at least one slice at a time, but got batch_size={batch_size}. Give 1 or more.")
     batch: list[_Piece] = []
     room = batch_size
     for stack in stacks:

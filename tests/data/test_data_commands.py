@@ -1,13 +1,17 @@
 """`adawac prepare` and `adawac diagnose`, as a user types them."""
 
 import json
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scans import make_nnunet, scan, write_nifti
 
 from adawac.cli import run
+from adawac.cli.data import SourceOptions
 from adawac.data.store import Store
+from adawac.errors import ConfigError
 
 
 def test_prepare_then_diagnose(tmp_path, capsys):
@@ -17,6 +21,7 @@ def test_prepare_then_diagnose(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "3 cases, 18 samples" in out
     assert f"adawac diagnose {store}" in out
+    assert "Nothing says who tests: give --split stratified" in out  # imagesTr alone: evaluation would find no case
     assert run(["diagnose", str(store), "--workers", "1", "--figure", str(tmp_path / "labels.png")]) == 0
     out = capsys.readouterr().out
     assert "Hint: " in out
@@ -114,3 +119,33 @@ def test_diagnose_reports_faults_with_exit_code_1(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "Mend: " in out
     assert broken.name in out
+
+
+def test_both_commands_read_scans_in_the_same_way(tmp_path, monkeypatch):
+    """What `diagnose` looked at must be what `prepare` then takes: every option reaches both, as the same value."""
+    told = []
+
+    def told_of(*_, **given):
+        told.append(given)
+        raise ConfigError("Expected no more.")
+
+    monkeypatch.setattr("adawac.data.diagnose.diagnose", told_of)
+    monkeypatch.setattr("adawac.data.prepare.prepare", told_of)
+    words = ["--images", "ct", "--images", "pet", "--labels", "l", "--classes", "liver=1", "vessel=2,3"]
+    words += ["--channels", "ct", "pet", "--patient", "p", "--groups", "g.csv", "--skip-unlabelled"]
+    assert run(["diagnose", str(tmp_path), *words]) == run(["prepare", "nifti", str(tmp_path), "store", *words]) == 2
+    names = [field.name for field in fields(SourceOptions)]
+    first, second = ({name: given[name] for name in names} for given in told)
+    assert (
+        first
+        == second
+        == {
+            "images": ["ct", "pet"],
+            "labels": "l",
+            "classes": {"liver": (1,), "vessel": (2, 3)},
+            "channels": ("ct", "pet"),
+            "patient": "p",
+            "groups": Path("g.csv"),
+            "skip_unlabelled": True,
+        }
+    )

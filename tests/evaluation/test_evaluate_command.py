@@ -206,8 +206,19 @@ def test_runs_that_cannot_be_evaluated(outcome_run, outcomes, tmp_path, capsys):
     refuse([outcome_run.folder, "--device", "cuda:77"], r"Use auto, cpu or cuda", capsys)
 
 
+@pytest.mark.parametrize(
+    ("option", "count", "least"), [("batch-size", 0, 1), ("batch-size", -5, 1), ("gallery", -3, 0)]
+)
+def test_counts_that_are_none(outcome_run, option, count, least, capsys):
+    name = option.replace("-", "_")
+    refuse(
+        [outcome_run.folder, f"--{option}", count], rf"Expected {name} to be {least} or more, but got {count}", capsys
+    )
+
+
 def test_splits_without_cases(outcome_run, capsys):
     refuse([outcome_run.folder, "--split-part", "val"], r"Expected val cases in the split 'paper'", capsys)
+    refuse([outcome_run.folder, "--split-part", "val"], r"--split-part train or test.*--split stratified", capsys)
 
 
 def test_a_store_with_other_classes(outcome_run, tmp_path, capsys):

@@ -1,7 +1,5 @@
 """Runs that are evaluated together, or elsewhere: what counts as a seed, who is paired with whom, what is kept."""
 
-import math
-
 import pytest
 from drawn_cases import random_cases, training_cases
 from lookup_network import DrawnCase, make_run, make_store
@@ -18,15 +16,30 @@ CASES = random_cases() | training_cases()
 
 def test_runs_of_two_data_sets_are_no_seeds_and_share_no_patients(tmp_path):
     """Patients of both are called p0, p1, p2."""
+    stores = {name: make_store(tmp_path / f"{name}-store", CASES, dataset=name) for name in ("here", "there")}
     runs = [
-        make_run(tmp_path / name, make_store(tmp_path / f"{name}-store", CASES, dataset=name), size=(9, 9), seed=seed)
-        for seed, name in enumerate(("here", "there"))
+        make_run(tmp_path / f"{name}-{method}", stores[name], size=(9, 9), method=method, seed=seed)
+        for seed, (name, method) in enumerate([("here", "adawac"), ("there", "adawac"), ("there", "baseline")])
     ]
+    apart = evaluate(runs[:2], workers=0, gallery=0)
+    assert list(by_configuration(apart)) == ["adawac, here", "adawac, there"]
+    assert all(one.num_seeds == 1 for one in over_seeds(apart))
+    assert compare(apart) == []
     found = evaluate(runs, workers=0, gallery=0)
-    assert list(by_configuration(found)) == ["adawac, here", "adawac, there"]
-    assert all(one.num_seeds == 1 for one in over_seeds(found))
-    assert {one.difference.num_patients for one in compare(found)} == {0}
-    assert all(math.isnan(one.difference.mean) for one in compare(found))
+    assert {(one.first, one.second) for one in compare(found)} == {("adawac, there", "baseline, there")}
+    assert {one.difference.num_patients for one in compare(found)} == {3}
+    *_, seeds, last = to_tables(found)
+    assert last.title == "baseline, there minus adawac, there"
+    (note,) = seeds.notes
+    assert note.startswith("Tested on several data sets (here, there): differences are between runs of one data set")
+
+
+def test_scores_say_which_data_set_they_are_of(tmp_path):
+    own = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES, dataset="here"), size=(9, 9))
+    other = make_store(tmp_path / "other", random_cases(4, seed=5), dataset="there")
+    for store, dataset in ((None, "here"), (other.path, "there")):
+        [one] = evaluate(own, data=store, workers=0, gallery=0)
+        assert {score.dataset for score in Run(own.folder).scores(one.name)} == {dataset}
 
 
 def test_runs_on_scans_prepared_otherwise_are_no_seeds_but_share_patients(tmp_path):

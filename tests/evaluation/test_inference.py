@@ -8,6 +8,7 @@ from scipy.ndimage import zoom
 from torch import nn
 
 from adawac.data.resample import warp
+from adawac.errors import ConfigError
 from adawac.inference import resize_of, segment, segment_stacks
 
 
@@ -40,6 +41,12 @@ def test_packing_changes_nothing(stacks, batch_size, interpolation):
         assert labels.dtype == np.uint8
         with torch.inference_mode():
             np.testing.assert_array_equal(labels, one_by_one(network, stack, (14, 11), interpolation))
+
+
+@pytest.mark.parametrize("batch_size", [0, -5])
+def test_batches_of_nothing_are_refused(stacks, batch_size):
+    with pytest.raises(ConfigError, match=f"batch_size={batch_size}"):
+        next(segment_stacks(Lookup(3), stacks, (14, 11), batch_size=batch_size))
 
 
 def test_the_released_resize_is_scipys(stacks):

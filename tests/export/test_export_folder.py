@@ -226,6 +226,12 @@ def test_what_is_there_is_not_replaced(tmp_path, run, model):
         load_trained(model, "last")
 
 
+def test_json_of_a_folder(tmp_path, run, capsys):
+    assert command(["export", str(run), "--out", str(tmp_path / "model"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"path": str(tmp_path / "model"), "dynamic": [], "reason": "", "difference": 0.0}
+
+
 def test_export_as_a_user_types_it(tmp_path, run, capsys):
     assert command(["export", str(run), "--out", str(tmp_path / "model")]) == 0
     assert f"use it with adawac predict {tmp_path / 'model'} SCAN" in capsys.readouterr().out

@@ -140,12 +140,13 @@ def test_it_loads_offline_with_everything_in_it(reader: Reader):
     page = reader.page
     assert page.title().startswith("baseline, adawac")
     assert page.locator("h1").inner_text() == "Where β sent your data"
-    assert "36 slices of 3 cases; 18 of them (50 %)" in page.locator("#overview").inner_text()
+    assert "36 slices of 3 cases; 18 of them (50\u00a0%)" in page.locator("#overview").inner_text()
     scores = page.locator("#scores table").first
     assert scores.locator("tbody tr").count() == 3
     assert page.locator("#curves svg[role=img]").count() >= 4
     assert page.locator("#pictures li").count() == 6
     assert "adawac train --config adawac/config.yaml" in page.locator("#repeat").inner_text()
+    assert "adawac report baseline adawac --out report.html" in page.locator("#repeat").inner_text()
 
 
 def test_four_runs_and_their_differences_fit_beside_each_other(browser: Any, rushed: Path):
@@ -165,6 +166,52 @@ def test_four_runs_and_their_differences_fit_beside_each_other(browser: Any, rus
         assert f"{100 * difference['mean']:+.2f}" in text
         assert f"{100 * difference['low']:.2f} to {100 * difference['high']:.2f}" in text
         assert "p = " in text
+    opened.context.close()
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of five runs, the last two of another data set, with patients of the same names and fewer slices."""
+    root = tmp_path_factory.mktemp("five")
+    runs = [
+        example_run(root / f"unet-of-a-long-name-{place}", slices=8 if place < 5 else 6, epochs=3).folder
+        for place in range(7)
+    ]
+    for one in runs[5:]:
+        path = one / "data.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "dataset": "elsewhere"}))
+    write_report(runs, root / "report.html")
+    return root / "report.html"
+
+
+def test_five_runs_are_all_in_sight(browser: Any, five: Path):
+    opened = Reader(browser, five, viewport={"width": 1400, "height": 900})
+    first = opened.page.locator("#scores .scroll").first
+    assert first.locator("thead th").count() == 6
+    assert first.evaluate("box => box.scrollWidth <= box.clientWidth")
+    shapes = opened.page.locator("#overview svg.key path:last-child").evaluate_all(
+        "all => all.map((one) => one.getAttribute('d'))"
+    )
+    assert len(set(shapes[:6])) == 6  # colours alone do not tell them apart
+    opened.context.close()
+
+
+def test_data_sets_are_told_apart(browser: Any, five: Path):
+    opened = Reader(browser, five)
+    page = opened.page
+    assert (
+        "tested on several data sets (example, elsewhere). Each has tables of its own"
+        in page.locator("#scores").inner_text()
+    )
+    tables = page.locator("#scores .score")
+    assert [tables.nth(place).locator(".chip").first.inner_text() for place in range(4)] == ["example"] * 2 + [
+        "elsewhere"
+    ] * 2
+    assert "differences to unet-of-a-long-name-5" in tables.nth(2).locator("caption").inner_text()
+    lead = page.locator("#overview .lead").inner_text()
+    assert lead.startswith(
+        "These runs were not trained on the same slices: 18 to 24 slices of 3 cases; 9 to 12 of them"
+    )
     opened.context.close()
 
 
@@ -254,7 +301,7 @@ def test_hover_names_the_cell(reader: Reader, folder: Path):
     tip.wait_for()
     text = tip.inner_text()
     share = 1 - run.samples.fraction[row, 0]
-    assert f"case03 · slice 6 · foreground {100 * share:.2f} %" in text
+    assert f"case03 · slice 6 · foreground {100 * share:.2f}\u00a0%" in text
     assert "epoch 5" in text
     for name, field in (("β", "beta"), ("CE", "ell_ce"), ("ACR", "reg_ac")):
         shown = float(text.split(f"{name} ")[-1].split(" ")[0])
@@ -422,9 +469,10 @@ def test_dark_follows_the_system_and_the_button(browser: Any, folder: Path):
 
 
 @pytest.mark.parametrize("width", [360, 768, 2200])
-@pytest.mark.parametrize("name", ["report", "stopped"])
-def test_no_width_scrolls_sideways(browser: Any, folder: Path, width: int, name: str):
-    opened = Reader(browser, folder / f"{name}.html", viewport={"width": width, "height": 800})
+@pytest.mark.parametrize("name", ["report", "stopped", "five"])
+def test_no_width_scrolls_sideways(browser: Any, folder: Path, five: Path, width: int, name: str):
+    page = five if name == "five" else folder / f"{name}.html"
+    opened = Reader(browser, page, viewport={"width": width, "height": 800})
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     assert opened.complaints == []
     opened.context.close()

@@ -18,7 +18,7 @@ from adawac.report.atlas import MISSING, quantise, thin
 from adawac.report.blobs import Blobs
 from adawac.report.colours import class_colour, colour_map
 from adawac.report.images import SIDE, draw_area, draw_image, draw_outline
-from adawac.runs import Run, RunWriter, Slice, example_run, write_gallery
+from adawac.runs import Run, RunWriter, Slice, example_run, write_gallery, write_scores
 
 
 def decode(codes: np.ndarray, scale: dict[str, Any]) -> np.ndarray:
@@ -138,6 +138,32 @@ def test_evaluations_with_the_same_numbers_share_a_table(tmp_path: Path):
     assert len(collect(folders[:1]).data["scores"]) == 2
 
 
+def test_data_sets_have_tables_of_their_own(tmp_path: Path):
+    """All four runs have patients of the same names, and two have other classes."""
+    folders = []
+    for name, dataset in (("a", "here"), ("b", "there"), ("c", "here"), ("d", "there")):
+        run = example_run(tmp_path / name, slices=6, method=name)
+        folders.append(run.folder)
+        path = run.folder / "data.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "dataset": dataset}))
+        if dataset == "there":
+            write_scores(run.folder, "test-strict", [replace(one, class_name="x") for one in run.scores("test-strict")])
+    dice = [one for one in collect(folders).data["scores"] if one["metric"] == "dice"]
+    assert [(one["dataset"], one["runs"]) for one in dice] == [("here", [0, 2]), ("there", [1, 3])]
+    assert [{row["class_name"] for row in one["rows"]} & {"x", "liver"} for one in dice] == [{"liver"}, {"x"}]
+    assert [len(one["rows"][0]["differences"]) for one in dice] == [1, 1]
+
+
+def test_a_class_is_compared_with_its_like(tmp_path: Path):
+    folders = [example_run(tmp_path / name, slices=6, method=name).folder for name in ("one", "two")]
+    scores = [replace(one, class_name=f"{one.class_name} of two") for one in Run(folders[1]).scores("test-strict")]
+    write_scores(folders[1], "test-strict", scores)
+    rows = {row["class_name"]: row for row in collect(folders).data["scores"][0]["rows"]}
+    assert [cell is None for cell in rows["liver"]["cells"]] == [False, True]
+    assert [cell is None for cell in rows["liver of two"]["cells"]] == [True, False]
+    assert rows["liver"]["differences"] == rows["liver of two"]["differences"] == [None]
+
+
 def test_curves_come_from_the_history_where_they_were_not_logged(folders: list[Path], report: Report):
     run, curves = Run(folders[1]), report.data["runs"][1]["curves"]
     assert curves["epochs"] == list(range(1, 21))
@@ -233,6 +259,26 @@ def test_a_run_that_has_just_begun(tmp_path: Path):
         [part] = collect([tmp_path / "run"]).data["runs"]
     assert (part["status"], part["atlas"], part["suspects"], part["verdict"]) == ("running", None, [], None)
     assert {one["part"]: one["normal"] for one in part["missing"]}["history.bin"]
+
+
+def test_advice_and_commands_are_for_the_runs_at_hand(tmp_path: Path):
+    folders = [example_run(tmp_path / name, slices=10, method="adawac").folder for name in ("at once", "held")]
+    for folder, held in zip(folders, (0, 4), strict=True):
+        (folder / "config.yaml").write_text(f"method: {{name: adawac, hold_epochs: {held}}}\n")
+        history = Run(folder).history
+        fields = {name: history[name] for name in ("ell_ce", "reg_ac", "beta")}
+        fields["beta"][:] = np.linspace(0.5, 0.01, len(history))[:, None]
+        (folder / "history.bin").unlink()
+        with RunWriter(folder, resume=True) as writer:
+            for place in range(len(history)):
+                values = {name: one[place] for name, one in fields.items()}
+                writer.log_history(place + 1, np.arange(30), **values)
+    data = collect(folders).data
+    remarks = [one["suspects_remark"] for one in data["runs"]]
+    assert "Try method.hold_epochs=3, or" in remarks[0]
+    assert "Try more than method.hold_epochs=4, or" in remarks[1]
+    assert data["command"] == "adawac report 'at once' held --out report.html"
+    assert not any("adawac report" in one["command"] for run in data["runs"] for one in run["commands"])
 
 
 def test_no_run_at_all(tmp_path: Path):

@@ -33,7 +33,7 @@ def test_dense_samples_that_beta_sent_to_consistency_come_by_how_dense_they_are(
     assert [(one.row, one.kind) for one in found] == [(8, "dense-to-consistency"), (2, "dense-to-consistency")]
     late = beta[-3:, 8].mean()
     assert found[0].score == pytest.approx((1 - 2 * late) * 9 / 10)
-    assert "17.89 % of it is foreground (10 % of the label-dense samples have more)" in found[0].reason
+    assert "17.89\u00a0% of it is foreground (10\u00a0% of the label-dense samples have more)" in found[0].reason
     assert f"β was {late:.2f} over the last 3 epochs" in found[0].reason
 
 
@@ -51,7 +51,7 @@ def test_empty_samples_with_a_high_cross_entropy():
     ell_ce[:, 15], ell_ce[:, 16], ell_ce[:, 17] = 0.75, 2.0, 0.15
     found = find_suspects(share, EPOCHS, beta, ell_ce)
     assert [(one.row, one.kind, one.score) for one in found] == [(16, "empty-high-ce", 1), (15, "empty-high-ce", 0.7)]
-    assert "CE was 2 over the last 3 epochs, above that of 100 % of the label-dense samples" in found[0].reason
+    assert "CE was 2 over the last 3 epochs, above that of 100\u00a0% of the label-dense samples" in found[0].reason
 
 
 def test_a_jump_is_found_where_it_is():
@@ -111,9 +111,13 @@ def test_a_crowd_that_beta_sent_to_consistency_speaks_of_the_run(sent: int, crow
     if not crowd:
         assert found.remark == ""
         return
-    assert f"β sent {sent} of 40 label-dense samples ({100 * sent / 40:.0f} %) plainly to consistency" in found.remark
+    assert (
+        f"β sent {sent} of 40 label-dense samples ({100 * sent / 40:.0f}\u00a0%) plainly to consistency" in found.remark
+    )
     for advice in ("method.hold_epochs=3", "eta_beta", "lambda_ac"):
         assert advice in found.remark
+    held = examine_samples(share, EPOCHS, beta, ell_ce, held=3).remark
+    assert "Try more than method.hold_epochs=3, or a smaller" in held  # what the run did already is no advice
 
 
 def test_crowds_of_the_other_kinds():
@@ -122,14 +126,15 @@ def test_crowds_of_the_other_kinds():
     ell_ce[:, 30:50] = 1.0
     beta[15:, ::3] = 1 - beta[15:, ::3]
     found = examine_samples(share, EPOCHS, beta, ell_ce)
+    assert "  " not in found.remark
     assert "empty-high-ce" not in {one.kind for one in found.suspects}
-    assert "20 of 40 samples without foreground (50 %) have a cross-entropy like label-dense ones" in found.remark
+    assert "20 of 40 samples without foreground (50\u00a0%) have a cross-entropy like label-dense ones" in found.remark
     assert "beta-jump" not in {one.kind for one in found.suspects}
-    assert "β of 20 of 60 samples (33 %) jumped" in found.remark
+    assert "β of 20 of 60 samples (33\u00a0%) jumped" in found.remark
     two_kinds = np.tile([0.01, 0.01, 0.01, 0.01, 2.0], 8)
     found = examine_samples(share_of(dense=40, sparse=0), EPOCHS, np.full((30, 40), 0.5), np.tile(two_kinds, (30, 1)))
     assert found.suspects == []
-    assert "8 of 40 label-dense samples (20 %) have a cross-entropy far above" in found.remark
+    assert "8 of 40 label-dense samples (20\u00a0%) have a cross-entropy far above" in found.remark
 
 
 def test_one_crowd_does_not_hide_the_suspects_of_another_kind():

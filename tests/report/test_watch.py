@@ -178,6 +178,15 @@ def test_the_command_tells_how_a_run_ended(tmp_path: Path, capsys: pytest.Captur
     assert "has no run.json" in capsys.readouterr().err
 
 
+def test_json_is_the_last_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = example_run(tmp_path / "run", slices=4, epochs=4, status="interrupted")
+    for words in ([], ["--once"]):
+        assert run_cli(["watch", str(run.folder), "--json", *words]) == 3
+        printed = json.loads(capsys.readouterr().out)
+        assert (printed["status"], printed["epoch"], printed["epochs"]) == ("interrupted", 2, 4)
+        assert [one["epoch"] for one in printed["metrics"]] == [1, 2]
+
+
 def test_once_does_not_wait_for_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with RunWriter(tmp_path / "run", TrainConfig(), epochs=9) as writer:
         writer.log_metrics(1, {"loss": 0.5})

@@ -40,6 +40,9 @@ def test_figures_are_drawn_and_quick_ones_marked(planned, tmp_path):
             assert first.size == second.size
             changed = np.any(np.asarray(first) != np.asarray(second), axis=-1)
             assert changed.mean() > 0.005  # the mark can be seen
+    with Image.open(draw_figures(name, grid, rows, tmp_path, quick=False, mark="PHANTOM: drawn scans.")[0]) as other:
+        assert other.info["Description"].startswith("PHANTOM: drawn scans.")
+        assert other.info["Title"].endswith("(phantom)")
 
 
 def test_presets_have_figures_of_their_own(planned, tmp_path, small_store):

@@ -197,8 +197,10 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path, small_store, capsys):
         (["table-1", "--data", "OUT/absent", "--out", "OUT"], "Expected a prepared store"),
         (["table-3", "--data", "STORE", "--out", "OUT"], "has no 'RV'"),
         (["figure-4", "--data", "STORE", "--out", "OUT"], "has no 'RV'"),
+        (["table-2", "--data", "STORE", "--out", "OUT"], "says that it is phantom-ct"),
+        (["figure-1", "--data", "STORE", "--out", "OUT"], "says that it is phantom-ct"),
         (
-            ["table-1", "--data", "STORE", "--out", "OUT", "--set", "model.pretrained=absent.npz"],
+            ["table-1", "--data", "STORE", "--out", "OUT", "--phantom", "--set", "model.pretrained=absent.npz"],
             "absent.npz does not exist",
         ),
         (["table-1", "--quick", "--out", "OUT", "--set", "method.options.eta_betta=1"], "Near names: 'eta_beta'"),
@@ -228,7 +230,7 @@ def test_weights_that_cannot_be_had_are_one_message_before_any_run(tmp_path, sma
 
     monkeypatch.setenv("ADAWAC_WEIGHTS", str(tmp_path))
     monkeypatch.setattr(hub, "_download_from_hub", refused)
-    words = ["reproduce", "table-5", "--data", str(small_store), "--out", str(tmp_path / "out")]
+    words = ["reproduce", "table-5", "--data", str(small_store), "--out", str(tmp_path / "out"), "--phantom"]
     assert command(words) == 2
     told = capsys.readouterr().err
     assert told.count("Expected to download") == 1
@@ -246,6 +248,30 @@ def test_what_was_changed_stands_below_the_numbers(tmp_path, small_store):
         text = (tmp_path / "out" / f"grid.{ending}").read_text(encoding="utf-8").replace("\\_", "_")
         assert "optim.lr=0.02, data.batch_size=10" in text
         assert "training slices of" in text
+
+
+def test_the_phantom_in_the_papers_place_is_marked_before_and_above(tmp_path, small_store, caplog):
+    class Planned(Told):
+        def planned(self, jobs, done):
+            super().planned(jobs, done)
+            self.said_before = caplog.text
+
+    path = write_grid(
+        tmp_path / "grid.yaml", axes={"method": ["baseline"]}, dataset="synapse", source="Table 0", paper={}
+    )
+    told = Planned()
+    found = reproduce(path, tmp_path / "out", data=small_store, phantom=True, watch=told)
+    mark = (
+        "PHANTOM: drawn scans (phantom-ct) in the place of synapse. These are not the paper's numbers, nor comparable"
+    )
+    assert f"{mark} to them. Data: " in told.said_before
+    assert "The paper had 2211 training slices" in told.said_before
+    assert found.comparison.mark.startswith(mark)
+    tops = {ending: (tmp_path / "out" / f"grid.{ending}").read_text() for ending in ("md", "tex", "html", "json")}
+    assert tops["md"].startswith(f"> **{mark}")
+    assert tops["tex"].startswith(f"% {mark}")
+    assert f'<p class="mark">{mark}' in tops["html"].replace("&#x27;", "'")
+    assert json.loads(tops["json"])["warning"].startswith(mark)
 
 
 def test_the_list(capsys):

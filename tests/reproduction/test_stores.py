@@ -11,14 +11,16 @@ from adawac.data.phantom_files import SYNAPSE_TRAINING
 from adawac.data.store import Store
 from adawac.errors import DataError
 from adawac.reproduction import grid_names, load_grid
-from adawac.reproduction.stores import checked_store, describe_store
+from adawac.reproduction.stores import checked_store, describe_store, is_papers_data, phantom_mark
 
 
 @pytest.mark.parametrize("name", grid_names())
 def test_a_grid_of_the_paper_takes_its_own_data_set_only(name, small_store):
     _, grid = load_grid(name)
     if grid.dataset == "synapse":  # the phantom has its organs
-        assert checked_store(small_store, grid).path == small_store
+        with pytest.raises(DataError, match=r"of synapse, but .* says that it is phantom-ct.*adawac prepare synapse"):
+            checked_store(small_store, grid)
+        assert checked_store(small_store, grid, phantom=True).path == small_store
     else:
         with pytest.raises(DataError, match=r"has no 'RV'.*Prepare the data set acdc"):
             checked_store(small_store, grid)
@@ -53,12 +55,30 @@ def synapse_table(training) -> SampleTable:
     )
 
 
+def store_of(training, dataset="synapse"):
+    return SimpleNamespace(table=synapse_table(training), dataset=dataset, info={"source": "SynapseSlices"})
+
+
+def test_another_data_set_with_the_same_classes_is_named():
+    _, grid = load_grid("table-2")
+    other = store_of(SYNAPSE_TRAINING, dataset="AMOS")
+    assert not is_papers_data(other, grid)
+    found = describe_store(other, grid, grid.rows(last={"data.split": "fold:0/2"}))
+    assert found == (
+        "The store says that it is AMOS and not synapse: ours are numbers of AMOS, which those of the paper are not."
+    )
+    assert describe_store(other, grid, grid.rows()).startswith(f"{found} Data: 2211 training slices")
+
+
 def test_the_papers_data_is_recognised():
     _, grid = load_grid("table-2")
-    whole = SimpleNamespace(table=synapse_table(SYNAPSE_TRAINING))
+    whole = store_of(SYNAPSE_TRAINING)
+    assert is_papers_data(whole, grid)
+    assert phantom_mark(whole, grid) == ""
     expected = "2211 training slices of 18 cases, 1280 of them label-dense; 12 test cases"
     assert describe_store(whole, grid, grid.rows()) == f"Data: {expected}, as in the paper."
-    part = SimpleNamespace(table=synapse_table({5: SYNAPSE_TRAINING[5]}))
+    part = store_of({5: SYNAPSE_TRAINING[5]})
+    assert not is_papers_data(part, grid)
     found = describe_store(part, grid, grid.rows())
     assert found.startswith("Data: 117 training slices of 1 cases, 94 of them label-dense; 12 test cases.")
     assert found.endswith(f"The paper had {expected}.")

@@ -46,6 +46,13 @@ def test_the_run_does_not_depend_on_the_number_of_ranks(settings, tmp_path, pres
         np.testing.assert_allclose(runs[0].curve("val_dice")[1], other.curve("val_dice")[1], atol=2e-3)
 
 
+@pytest.mark.parametrize("forward", ["separate", "encoder", "encoder-detached"])
+def test_nor_does_it_with_any_other_way_of_the_second_view(settings, tmp_path, forward):
+    changed = override(settings, {"forward": forward, "epochs": 2})
+    one, two = (fit(override(changed, {"hardware.devices": n}), tmp_path / str(n)) for n in (1, 2))
+    assert_close(one, two)
+
+
 class Interrupted:
     """Sends Ctrl-C to its own process, a rank, in some step."""
 
@@ -172,6 +179,7 @@ def test_two_nodes_train_and_a_killed_one_ends_the_job_with_a_message(settings, 
     nodes = start_nodes(tmp_path / "config.yaml", tmp_path / "run", elastic)
     outputs = [node.communicate(timeout=240)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
+    assert "".join(outputs).count("Done: ") == 1
     assert_close(whole, Run(tmp_path / "run"))
 
     longer = override(settings, {"epochs": 4000})

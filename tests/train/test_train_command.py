@@ -1,5 +1,6 @@
 """`adawac train`, as a user types it."""
 
+import json
 import re
 
 import pytest
@@ -33,6 +34,19 @@ def test_train_prints_a_line_an_epoch_and_leaves_a_run(words, tmp_path, capsys):
     assert all(name in lines[1] for name in ("loss", "CE", "ACR", "β sparse", "β dense", "slices/s"))
     assert lines[-1] == f"Done: {tmp_path / 'run'}"
     assert Run(tmp_path / "run").status == "finished"
+
+
+def test_json_is_how_the_run_stands_and_nothing_else(words, tmp_path, capsys):
+    assert run([*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {
+        "run": str(tmp_path / "run"),
+        "status": "finished",
+        "epoch": 2,
+        "epochs": 2,
+        "metrics": Run(tmp_path / "run").metrics,
+    }
+    assert {"loss", "ell_ce", "reg_ac"} <= printed["metrics"][-1].keys()
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(words, tmp_path, capsys, monkeypatch):

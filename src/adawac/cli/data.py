@@ -1,5 +1,6 @@
 """`adawac diagnose` and `adawac prepare`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,25 +17,43 @@ _MOST_CASES = 20  # more of them than this would scroll everything else away
 SourceName = Annotated[str, Parameter(help="How the scans are laid out: acdc, synapse, nifti or dicom.")]
 Axis = Annotated[int | None, Parameter(help="Voxel axis along which volumes are cut; the source's by default.")]
 Workers = Annotated[int | None, Parameter(help="Processes; all processors by default.")]
-Images = Annotated[
-    tuple[str, ...] | None, Parameter(help="Pattern of the image files below the folder, one for each channel.")
-]
-Labels = Annotated[str | None, Parameter(help="Pattern of the label files.")]
-ClassNames = Annotated[
-    tuple[str, ...] | None,
-    Parameter(
-        name="--classes", help="Classes by label value: liver=1 vessel=2,3 background=0,5.", consume_multiple=True
-    ),
-]
-Channels = Annotated[
-    tuple[str, ...] | None, Parameter(help="Names of the channels, as many as a 4D file has.", consume_multiple=True)
-]
 Modality = Annotated[str | None, Parameter(help="CT or MR: decides how intensities are clipped.")]
-Patient = Annotated[str | None, Parameter(help="Regular expression: the patient within a case's name.")]
-Groups = Annotated[Path | None, Parameter(help="CSV file with the columns patient,group.")]
-SkipUnlabelled = Annotated[
-    bool, Parameter(help="Leave scans without a label map out instead of refusing them.", show_default=False)
-]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Where scans and labels are, and what they are called: what every command that reads scans takes."""
+
+    images: Annotated[
+        tuple[str, ...] | None, Parameter(help="Pattern of the image files below the folder, one for each channel.")
+    ] = None
+    labels: Annotated[str | None, Parameter(help="Pattern of the label files.")] = None
+    classes: Annotated[
+        tuple[str, ...] | None,
+        Parameter(help="Classes by label value: liver=1 vessel=2,3 background=0,5.", consume_multiple=True),
+    ] = None
+    channels: Annotated[
+        tuple[str, ...] | None,
+        Parameter(help="Names of the channels, as many as a 4D file has.", consume_multiple=True),
+    ] = None
+    patient: Annotated[str | None, Parameter(help="Regular expression: the patient within a case's name.")] = None
+    groups: Annotated[Path | None, Parameter(help="CSV file with the columns patient,group.")] = None
+    skip_unlabelled: Annotated[
+        bool, Parameter(help="Leave scans without a label map out instead of refusing them.", show_default=False)
+    ] = False
+
+    def keywords(self) -> dict[str, Any]:
+        """Return them as a source takes them; None is what was not given."""
+        return {
+            **vars(self),
+            "images": list(self.images) if self.images else None,
+            "classes": _classes_of(self.classes),
+            "skip_unlabelled": self.skip_unlabelled or None,
+        }
+
+
+_PLAIN = SourceOptions()
 
 
 @app.command(group=DATA)
@@ -45,13 +64,7 @@ def diagnose(
     source: Annotated[str | None, Parameter(help="How the scans are laid out; recognised by default.")] = None,
     axis: Axis = None,
     threshold: Annotated[float, Parameter(help="Largest foreground share of a label-sparse slice.")] = 0.0,
-    images: Images = None,
-    labels: Labels = None,
-    classes: ClassNames = None,
-    channels: Channels = None,
-    patient: Patient = None,
-    groups: Groups = None,
-    skip_unlabelled: SkipUnlabelled = False,
+    options: SourceOptions = _PLAIN,
     workers: Workers = None,
     figure: Annotated[Path | None, Parameter(help="Draw what was found: a .png, .svg or .pdf file.")] = None,
     as_json: AsJson = False,
@@ -76,13 +89,7 @@ def diagnose(
         axis=axis,
         threshold=threshold,
         workers=workers,
-        images=list(images) if images else None,
-        labels=labels,
-        classes=_classes_of(classes),
-        channels=channels,
-        patient=patient,
-        groups=groups,
-        skip_unlabelled=skip_unlabelled or None,
+        **options.keywords(),
     )
     if figure is not None:
         from adawac.data.diagnosis_figure import save_diagnosis
@@ -112,14 +119,8 @@ def prepare(
     ] = None,
     size: Annotated[tuple[int, int] | None, Parameter(help="Keep copies of this height and width as well.")] = None,
     unit: Annotated[Literal["slice", "volume"] | None, Parameter(help="What one sample is.")] = None,
-    images: Images = None,
-    labels: Labels = None,
-    classes: ClassNames = None,
-    channels: Channels = None,
+    options: SourceOptions = _PLAIN,
     modality: Modality = None,
-    patient: Patient = None,
-    groups: Groups = None,
-    skip_unlabelled: SkipUnlabelled = False,
     dataset: Annotated[str | None, Parameter(help="Name of the data set.")] = None,
     workers: Workers = None,
     overwrite: Annotated[
@@ -151,14 +152,8 @@ def prepare(
         unit=unit,
         workers=workers,
         overwrite=overwrite,
-        images=list(images) if images else None,
-        labels=labels,
-        classes=_classes_of(classes),
-        channels=channels,
         modality=modality,
-        patient=patient,
-        groups=groups,
-        skip_unlabelled=skip_unlabelled or None,
+        **options.keywords(),
         dataset=dataset,
     )
     table = made.table
@@ -193,9 +188,8 @@ def prepare(
 
 def _about_splits(splits: dict[str, int]) -> str:
     """Return what to add where nothing says who trains and who tests."""
-    return (
-        "" if "train" in splits else "\nNothing says who trains: give --split stratified or fold:0/5 to adawac train."
-    )
+    who = next((who for part, who in (("train", "trains"), ("test", "tests")) if part not in splits), None)
+    return "" if who is None else f"\nNothing says who {who}: give --split stratified or fold:0/5 to adawac train."
 
 
 def _classes_of(texts: tuple[str, ...] | None) -> dict[str, tuple[int, ...]] | None:

@@ -58,6 +58,6 @@ def demo(
     console.print(table)
     console.print(
         f"A large β marks label-dense slices in {found['beta_auc']:.0%} of all pairs of a dense and an empty one. One "
-        "seed is an anecdote: docs/concepts/separation.md has three."
+        "seed is an anecdote: --seed draws another."
     )
     console.print(printable(f"The report: {found['report']}"), soft_wrap=True)

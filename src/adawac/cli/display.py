@@ -1,16 +1,17 @@
-"""Training as it is watched: a live display on a terminal, plain lines elsewhere."""
+"""Work as it is watched: training on a live display, or in plain lines without a terminal; a bar for the rest."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from adawac.cli.main import printable
 
 if TYPE_CHECKING:
     from adawac.config import TrainConfig
-    from adawac.runs import RunWriter
+    from adawac.runs import Run, RunWriter
 
-__all__ = ["Display"]
+__all__ = ["Display", "bar", "standing"]
 
 _COLUMNS = {
     "loss": "loss",
@@ -78,3 +79,24 @@ class Display:
     def close(self) -> None:
         """Take the bars away."""
         self._bars.stop()
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield what shows how far work is: what is done now, how many parts are done, and of how many.
+
+    It shows on stderr, and only on a terminal, so that results can go elsewhere.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
+        task = bars.add_task("starting", total=None)
+        yield lambda what, done, total: bars.update(task, description=what, completed=done, total=total)
+
+
+def standing(run: "Run") -> dict[str, Any]:
+    """Return how a run stands, as plain data: what `train` and `watch` print as JSON."""
+    epochs = run.info.get("epochs")
+    return {"run": str(run.folder), "status": run.status, "epoch": run.epoch, "epochs": epochs, "metrics": run.metrics}

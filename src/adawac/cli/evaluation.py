@@ -34,7 +34,9 @@ def evaluate(
         Parameter(help="Unit of distances; mm, but voxel for adawac and transunet and where mm are not known."),
     ] = None,
     tolerance: Annotated[float, Parameter(help="How far surfaces may be off for surface-dice, in that unit.")] = 1.0,
-    tta: Annotated[bool, Parameter(help="Average over flipped images, too: four passes instead of one.")] = False,
+    tta: Annotated[
+        bool, Parameter(help="Average over flipped images, too: four passes instead of one.", show_default=False)
+    ] = False,
     device: Annotated[str, Parameter(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[
         Literal["auto", "fp32", "bf16"], Parameter(help="Of the network; auto is bf16 on a GPU, else fp32.")

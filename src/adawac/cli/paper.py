@@ -18,13 +18,15 @@ def theory(
 ) -> None:
     """Show the saddle point and the convergence guarantee numerically.
 
-    Writes six figures and theory.json; docs/concepts/theory.md explains them.
+    Writes six figures, and their numbers in theory.json; the documentation's page Theory explains them.
 
     Example: adawac theory --out theory
     """
+    from adawac.cli.display import bar
     from adawac.theory import run
 
-    numbers = run(out, quick=quick, seed=seed)
+    with bar() as watch:
+        numbers = run(out, quick=quick, seed=seed, watch=watch)
     if as_json:
         print_json(numbers)
     else:

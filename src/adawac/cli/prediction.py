@@ -91,6 +91,7 @@ def export(
     checkpoint: Checkpoint = None,
     overwrite: Annotated[bool, Parameter(help="Replace what is there.", show_default=False)] = False,
     trust_code: TrustCode = False,
+    as_json: AsJson = False,
 ) -> None:
     """Save a trained network as ONNX, or as a folder that `adawac predict` takes elsewhere.
 
@@ -103,6 +104,9 @@ def export(
     from adawac.export import export_model
 
     made = export_model(run, out, checkpoint=checkpoint, overwrite=overwrite, trust_code=trust_code)
+    if as_json:
+        print_json({**vars(made), "path": str(made.path)})
+        return
     if not made.dynamic:
         name = shlex.quote(str(made.path))
         print_text(printable(f"{made.path}: use it with adawac predict {name} SCAN --out FOLDER\n"))

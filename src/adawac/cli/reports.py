@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from adawac.cli.main import SEE, app, print_text, printable
+from adawac.cli.main import SEE, AsJson, app, print_json, print_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +45,7 @@ def watch(
     once: Annotated[bool, Parameter(help="Show how the run stands and return.", show_default=False)] = False,
     wait: Annotated[bool, Parameter(help="Wait for a run that has not begun.", show_default=False)] = False,
     page: Annotated[Path | None, Parameter(help="Also keep a report up to date in this file.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Follow a run while it trains: progress, curves, and where β sends the samples.
 
@@ -54,16 +55,19 @@ def watch(
     Example: adawac watch runs/adawac
 
     Example: adawac watch runs/adawac --page report.html --every 30
+
+    Example: adawac watch runs/adawac --once --json
     """
     from adawac.report import follow
     from adawac.runs import Run
 
     looks: Iterator[Run] = iter([Run(run)]) if once else follow(run, every=every, wait=wait)
-    if wait and not once and not run.exists():
+    if wait and not once and not as_json and not run.exists():
         print_text(f"Waiting for {printable(str(run))} …\n")
     if page is not None:
         looks = _keep_page(looks, page, every)
-    return _INTERRUPTED if _show(looks, printable(str(run))) == "interrupted" else 0
+    status = _print_last(looks) if as_json else _show(looks, printable(str(run)))
+    return _INTERRUPTED if status == "interrupted" else 0
 
 
 def _keep_page(looks: "Iterator[Run]", page: Path, every: float) -> "Iterator[Run]":
@@ -72,6 +76,17 @@ def _keep_page(looks: "Iterator[Run]", page: Path, every: float) -> "Iterator[Ru
     for look in looks:
         watch_page(look, page, every=every)
         yield look
+
+
+def _print_last(looks: "Iterator[Run]") -> str:
+    """Print the last look at the run as JSON, and return how it stood then."""
+    from collections import deque
+
+    from adawac.cli.display import standing
+
+    last = deque(looks, maxlen=1).pop()
+    print_json(standing(last))
+    return last.status
 
 
 def _show(looks: "Iterator[Run]", title: str) -> str:

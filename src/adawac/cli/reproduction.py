@@ -36,6 +36,10 @@ def reproduce(
     quick: Annotated[
         bool, Parameter(help="The same grid on the phantom, small: not the paper's numbers.", show_default=False)
     ] = False,
+    phantom: Annotated[
+        bool,
+        Parameter(help="Take a store of phantom scans for a table of the paper: not its numbers.", show_default=False),
+    ] = False,
     list_: Annotated[bool, Parameter(name="--list", help="List the tables and figures.", show_default=False)] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -74,6 +78,7 @@ def reproduce(
                 jobs=jobs,
                 presets=[one for one in presets if one is not None],
                 changes=assignments(changes),
+                phantom=phantom,
                 watch=overview,
             )
         except KeyboardInterrupt:

@@ -38,6 +38,7 @@ def train(
     print_config: Annotated[
         bool, Parameter(help="Print the resolved configuration as YAML and stop.", show_default=False)
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a network on a prepared store.
 
@@ -79,26 +80,39 @@ def train(
         return
     if out is None:
         raise ConfigError("Expected a folder for the run, but got none. Give --out.")
-    _train(resolved, out, resume)
+    _train(resolved, out, resume, as_json)
 
 
-def _train(config: "TrainConfig", out: Path, resume: bool) -> None:
+def _train(config: "TrainConfig", out: Path, resume: bool, as_json: bool) -> None:
     import shlex
 
-    from adawac.cli.display import Display
+    from adawac.cli.display import Display, standing
     from adawac.train import fit
 
-    display = Display()
+    display = Display(quiet=as_json)
     try:
-        fit(config, out, resume=resume, watch=display)
+        run = fit(config, out, resume=resume, watch=display)
     except KeyboardInterrupt:
         display.close()
         words = shlex.join(["adawac", "train", "--out", str(out), "--resume"])
-        print_text(printable(f"Saved. Go on with: {words}\n"))
+        if not as_json:
+            print_text(printable(f"Saved. Go on with: {words}\n"))
         raise
     finally:
         display.close()
-    print_text(f"Done: {printable(str(out))}\n")
+    if not _speaks():
+        return
+    if as_json:
+        print_json(standing(run))
+    else:
+        print_text(f"Done: {printable(str(out))}\n")
+
+
+def _speaks() -> bool:
+    """Tell whether this process is the first of those that trained together: torchrun has them all come here."""
+    import torch.distributed as dist
+
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
 @app.command(group=TRAIN)
@@ -162,9 +176,10 @@ def bench(
     import tempfile
 
     from adawac.benchmark import measure
+    from adawac.cli.display import bar
     from adawac.config import TrainConfig, assignments, override
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, bar() as watch:
         settings = {
             "data.store": data.absolute() if data else _phantom(Path(folder) / "store", image_size),
             "model.name": model,
@@ -174,7 +189,9 @@ def bench(
             "data.image_size": (image_size, image_size),
             **assignments(changes),
         }
-        found = measure(override(TrainConfig(), settings), steps=steps)
+        found = measure(
+            override(TrainConfig(), settings), steps=steps, watch=lambda done, total: watch("steps", done, total)
+        )
     if as_json:
         print_json(found)
         return

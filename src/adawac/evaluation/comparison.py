@@ -54,7 +54,7 @@ class Seeds:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A configuration against the first one, in one metric of one class.
+    """A configuration against the first one of the same data set, in one metric of one class.
 
     Attributes:
         first, second: Their names.
@@ -100,9 +100,20 @@ def over_seeds(evaluations: Sequence[Evaluation]) -> list[Seeds]:
 
 
 def compare(evaluations: Sequence[Evaluation]) -> list[Comparison]:
-    """Compare every configuration with the first one, for each metric and class that both have."""
+    """Compare every configuration with the first one of its data set, for each metric and class that both have.
+
+    Patients of two data sets may have the same name and are two all the same: those are not compared.
+    """
     check_units({str(one.run.folder): one.unit for one in evaluations})
-    (first, reference), *others = by_configuration(evaluations).items()
+    datasets: dict[str, dict[str, list[Evaluation]]] = {}
+    for name, own in by_configuration(evaluations).items():
+        datasets.setdefault(own[0].dataset, {})[name] = own
+    return [one for configurations in datasets.values() for one in _compare(configurations)]
+
+
+def _compare(configurations: Mapping[str, list[Evaluation]]) -> list[Comparison]:
+    """Compare the configurations of one data set with the first of them."""
+    (first, reference), *others = configurations.items()
     found = []
     for second, own in others:
         for metric, summaries in reference[0].summaries.items():
@@ -157,13 +168,10 @@ def differently_tested(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def _patients(evaluations: Sequence[Evaluation], metric: str, label: int | None) -> dict[str, float]:
-    """Return each patient's mean over seeds; a patient must be in all of them.
-
-    Patients of two data sets may have the same name and are two all the same.
-    """
+    """Return each patient's mean over seeds; a patient must be in all of them."""
     seeds = [by_patient(one.scores, metric, label) for one in evaluations]
     return {
-        f"{evaluations[0].dataset}/{patient}": float(np.mean([own[patient] for own in seeds]))
+        patient: float(np.mean([own[patient] for own in seeds]))
         for patient in seeds[0]
         if all(patient in own for own in seeds)
     }

@@ -75,6 +75,9 @@ def evaluate(
     folders = [runs] if isinstance(runs, Path | str | Run) else list(runs)
     if not folders:
         raise ConfigError("Expected run folders to evaluate, but got none. Give at least one.")
+    for name, count, least in (("batch_size", batch_size, 1), ("workers", workers, 0), ("gallery", gallery, 0)):
+        if count is not None and count < least:
+            raise ConfigError(f"Expected {name} to be {least} or more, but got {count}. Raise it, or leave it out.")
     measured = checked_metrics(metrics)
     stores: dict[Path, Any] = {}
     plans = [
@@ -94,7 +97,7 @@ def evaluate(
     _check_together(plans)
     count = sum(len(plan.cases) for plan in plans)
     usual = default_workers(sum(plan.voxels for plan in plans))
-    processes = min(usual if workers is None else max(workers, 0), count)
+    processes = min(usual if workers is None else workers, count)
     # The processes start before torch is imported and a network is loaded: they are ready when the first case is.
     with Scorers(processes) as scorers, _progress(count, progress) as advance:
         from adawac.evaluation.predicting import Predictor
@@ -189,6 +192,7 @@ def _scores(plan: Plan, case: str, result: CaseResult, slices: Slices) -> Iterat
                 checkpoint=plan.checkpoint,
                 split=plan.part,
                 unit=plan.rules.unit if metric in DISTANCES else "",
+                dataset=plan.store.dataset,
             )
 
 

@@ -128,7 +128,7 @@ def plan_run(
     store = stores[path] if path in stores else stores.setdefault(path, _open(path, run, moved=data is None))
     _check_fits(run, store)
     table = resolve_split(store.table, config.data.split, config.seed)
-    cases = _cases(table.take(table.split == part), store, part, config)
+    cases = _cases(table, store, part, config)
     if part != "train":
         _check_unseen(run, table.take(table.split == part), store)
     unit = _unit(store, cases, spacing, convention)
@@ -210,10 +210,13 @@ def _check_fits(run: Run, store: Store) -> None:
 
 
 def _cases(table: SampleTable, store: Store, part: str, config: TrainConfig) -> tuple[str, ...]:
+    parts = [one for one in SPLITS if (table.split == one).any()]
+    table = table.take(table.split == part)
     if not len(table):
+        others = f"Evaluate another part (--split-part {' or '.join(parts)}), or" if parts else "Evaluate"
         raise DataError(
-            f"Expected {part} cases in the split {config.data.split!r} of {store.path}, but there are none. Evaluate "
-            "another part (--split-part), or another store (--data)."
+            f"Expected {part} cases in the split {config.data.split!r} of {store.path}, but there are none. {others} "
+            "another store (--data); train with --split stratified to hold some back."
         )
     labelled = tuple(case for case in table.cases if store.case_info(case).pixels is not None)
     if not labelled:

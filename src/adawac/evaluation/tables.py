@@ -145,18 +145,30 @@ def _seeds(evaluations: Sequence[Evaluation]) -> Table:
         title="Mean over cases; ± standard deviation over seeds",
         header=("configuration", "runs", "class", *(metric_title(metric, unit) for metric in metrics)),
         rows=[(*key[1:], *(row.get(metric, _NONE) for metric in metrics)) for key, row in cells.items()],
-        notes=tuple(
-            f"{name}: its runs were not tested on the same cases; ± is of cases and seeds together, and differences "
-            "are of the patients that all its runs have."
-            for name in differently_tested(evaluations)
-        ),
+        notes=_notes_of_several(evaluations),
     )
+
+
+def _notes_of_several(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
+    """Say whose numbers cannot be held against each other, and where seeds are not all that differs."""
+    notes = [
+        f"{name}: its runs were not tested on the same cases; ± is of cases and seeds together, and differences "
+        "are of the patients that all its runs have."
+        for name in differently_tested(evaluations)
+    ]
+    datasets = list(dict.fromkeys(one.dataset for one in evaluations))
+    if len(datasets) > 1:
+        notes.append(
+            f"Tested on several data sets ({', '.join(datasets)}): differences are between runs of one data set, for "
+            "other data sets have other patients, whatever their names are."
+        )
+    return tuple(notes)
 
 
 def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[Table]:
     found = compare(evaluations)
     unit = evaluations[0].unit
-    for second in dict.fromkeys(one.second for one in found):
+    for first, second in dict.fromkeys((one.first, one.second) for one in found):
         rows = []
         for one in (one for one in found if one.second == second):
             difference = one.difference
@@ -171,7 +183,7 @@ def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[Table]:
                 )
             )
         yield Table(
-            title=f"{second} minus {found[0].first}",
+            title=f"{second} minus {first}",
             header=("metric", "class", "difference", "95 % interval", "p", "patients"),
             rows=rows,
             notes=("By patient; p of a two-sided sign-flip permutation test, not corrected for the number of rows.",),

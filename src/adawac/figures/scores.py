@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adawac.errors import RunError
+from adawac.errors import ConfigError, RunError
 from adawac.evaluation.statistics import by_patient
 from adawac.figures.names import numbered, plain, run_labels
 from adawac.figures.panels import legend_below, new_figure, say, set_title
@@ -39,6 +39,7 @@ def scores(runs: Sequence[Run], style: Style, *, evaluation: str | None = None) 
     asked = len(runs)
     name, runs = with_results(runs, "scores", evaluation)
     found = [run.scores(name) for run in runs]
+    _check_datasets(found)
     metrics = [one for one in _METRICS if any(score.metric == one for all_of in found for score in all_of)]
     if not metrics:
         raise RunError(
@@ -65,6 +66,14 @@ def scores(runs: Sequence[Run], style: Style, *, evaluation: str | None = None) 
     missing = asked - len(runs)
     set_title(figure, style, f"{title} ({missing} of {asked} runs not evaluated)" if missing else title)
     return Picture(figure=figure, title=title, alt=_describe(tables, labels), style=style)
+
+
+def _check_datasets(found: Sequence[Sequence[Score]]) -> None:
+    """Refuse scores of several data sets: their classes differ, and patients of one name are not one person."""
+    names = {score.dataset: None for all_of in found for score in all_of}
+    if len(names) > 1:
+        listed = " and ".join(plain(name, 40) or "an unknown one" for name in names)
+        raise ConfigError(f"Expected runs tested on one data set, but got {listed}. Draw a figure of each by itself.")
 
 
 def _by_class(found: Sequence[Score], metric: str, rows: Iterable[int | None]) -> ByClass:

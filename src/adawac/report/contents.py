@@ -1,5 +1,6 @@
 """What goes into a report, as plain data: runs are read here, and nothing else is."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ def collect(runs: Sequence[Run | Path | str], *, pictures: int = 100) -> Report:
         "runs": parts,
         "scores": tables,
         "pictures": shown,
+        "command": shlex.join(["adawac", "report", *names, "--out", "report.html"]),
     }
     return Report(data, blobs.texts)
 
@@ -81,6 +83,7 @@ def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, faults: li
         "updated": run.info.get("updated"),
         "format_version": run.info.get("format_version", 0),
         "summary": {str(key): value for key, value in run.summary.items() if isinstance(value, str | int | float)},
+        "dataset": str(run.data.get("dataset") or ""),
         "classes": [
             {"label": label, "name": name, "colour": class_colour(label)} for label, name in _class_names(run) if label
         ],
@@ -159,7 +162,9 @@ def _examine(run: Run) -> Findings:
     if not len(share) or not len(history):
         return Findings(suspects=[], remark="")
     fields = (history[name][:, : len(share)] for name in ("beta", "ell_ce", "reg_ac"))
-    return examine_samples(share, history.epochs, *fields)
+    method = run.settings.get("method")
+    held = method.get("hold_epochs") if isinstance(method, dict) else None
+    return examine_samples(share, history.epochs, *fields, held=held if isinstance(held, int) else 0)
 
 
 def _class_names(run: Run) -> list[tuple[int, str]]:

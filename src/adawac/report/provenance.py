@@ -54,11 +54,7 @@ def list_commands(run: Run) -> list[dict[str, str]]:
         {"why": "score it on its test cases", "command": f"adawac evaluate {name}"},
     ]
     own = "loop" not in run.settings  # what was trained by somebody else's loop, only that can train again
-    return [
-        *started,
-        *(again if own else []),
-        {"why": "write this report", "command": f"adawac report {name} --out report.html"},
-    ]
+    return [*started, *(again if own else [])]
 
 
 def list_missing(run: Run, more: list[str]) -> list[dict[str, Any]]:

@@ -12,47 +12,50 @@ __all__ = ["compare_scores"]
 
 
 def compare_scores(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[int, list[str]]]:
-    """Return a table for each evaluation and metric, and for each run what could not be read.
+    """Return a table for each evaluation, data set and metric, and for each run what could not be read.
 
     Evaluations that give the same numbers throughout, as two conventions often do, share a table. The first run that
-    has an evaluation is the one that the others are compared with.
+    has an evaluation is the one that the others are compared with. Data sets have tables of their own: patients of
+    two may have the same name, and a label may be another class.
     """
     from adawac.evaluation.statistics import OUTCOMES
 
     read, faults = _read(runs)
     tables = []
-    for evaluation in dict.fromkeys(name for own in read for name in own):
-        there = {place: own[evaluation] for place, own in enumerate(read) if own.get(evaluation)}
+    for key in dict.fromkeys(one for own in read for one in own):
+        there = {place: own[key] for place, own in enumerate(read) if key in own}
         metrics = dict.fromkeys(one.metric for scores in there.values() for one in scores if one.metric not in OUTCOMES)
-        tables += [_table(evaluation, metric, there) for metric in metrics]
+        tables += [_table(*key, metric, there) for metric in metrics]
     return _merge(tables), faults
 
 
-def _read(runs: Sequence[Run]) -> tuple[list[dict[str, list[Score]]], dict[int, list[str]]]:
-    read: list[dict[str, list[Score]]] = []
+def _read(runs: Sequence[Run]) -> tuple[list[dict[tuple[str, str], list[Score]]], dict[int, list[str]]]:
+    """Return the scores of each run by evaluation and data set."""
+    read: list[dict[tuple[str, str], list[Score]]] = []
     faults: dict[int, list[str]] = {}
     for place, run in enumerate(runs):
-        own = {}
+        own: dict[tuple[str, str], list[Score]] = {}
         for name in run.evaluations:
             try:
-                own[name] = run.scores(name)
+                for one in run.scores(name):
+                    own.setdefault((name, one.dataset), []).append(one)
             except (AdawacError, OSError) as error:
                 faults.setdefault(place, []).append(str(error))
         read.append(own)
     return read, faults
 
 
-def _table(evaluation: str, metric: str, there: dict[int, list[Score]]) -> dict[str, Any]:
+def _table(evaluation: str, dataset: str, metric: str, there: dict[int, list[Score]]) -> dict[str, Any]:
     from adawac.evaluation.statistics import HIGHER_IS_BETTER
 
-    classes: dict[int | None, str] = {None: "mean of the classes"}
+    classes: dict[tuple[int | None, str], None] = {(None, "mean of the classes"): None}
     for scores in there.values():
-        classes |= {one.label: one.class_name for one in scores if one.metric == metric and one.label not in classes}
-    if len(classes) == 2:  # one class: its mean would be the same line twice
-        del classes[None]
+        classes |= {(one.label, one.class_name): None for one in scores if one.metric == metric}
+    rows = list(classes)[1:] if len(classes) == 2 else list(classes)  # one class: its mean would be the same line twice
     first = next(iter(there.values()))[0]
     return {
         "evaluation": evaluation,
+        "dataset": dataset,
         "metric": metric,
         "unit": next((one.unit for scores in there.values() for one in scores if one.metric == metric), ""),
         "higher_is_better": metric in HIGHER_IS_BETTER,
@@ -60,7 +63,7 @@ def _table(evaluation: str, metric: str, there: dict[int, list[Score]]) -> dict[
         "convention": first.convention,
         "checkpoint": first.checkpoint,
         "runs": list(there),
-        "rows": [{"label": label, "class_name": name, **_row(there, metric, label)} for label, name in classes.items()],
+        "rows": [{"label": label, "class_name": name, **_row(there, metric, label, name)} for label, name in rows],
     }
 
 
@@ -77,14 +80,16 @@ def _merge(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(merged.values())
 
 
-def _row(there: dict[int, list[Score]], metric: str, label: int | None) -> dict[str, Any]:
+def _row(there: dict[int, list[Score]], metric: str, label: int | None, name: str) -> dict[str, Any]:
+    """Return the means of a class, or of all classes, and the differences; a run may have another class at a label."""
     from adawac.evaluation.statistics import bootstrap_interval, by_patient, paired_difference
 
     cells: list[dict[str, Any] | None] = []
     differences = []
     reference: dict[str, float] | None = None
     for scores in there.values():
-        values = {name: one for name, one in by_patient(scores, metric, label).items() if math.isfinite(one)}
+        own = [one for one in scores if label is None or one.class_name == name]
+        values = {who: one for who, one in by_patient(own, metric, label).items() if math.isfinite(one)}
         reference = values if reference is None else reference
         numbers = list(values.values())
         if numbers:

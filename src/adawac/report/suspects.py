@@ -32,7 +32,7 @@ _CROWDS = {
     ),
     "dense-to-consistency": (
         "β sent {} label-dense samples ({}) plainly to consistency",
-        "Try method.hold_epochs=3, or a smaller method.options.eta_beta or lambda_ac.",
+        "Try {}, or a smaller method.options.eta_beta or lambda_ac.",
     ),
     "empty-high-ce": ("{} samples without foreground ({}) have a cross-entropy like label-dense ones", ""),
     "beta-jump": ("β of {} samples ({}) jumped", "Try a smaller method.options.eta_beta."),
@@ -91,7 +91,9 @@ def find_suspects(
     return examine_samples(share, epochs, beta, ell_ce, reg_ac).suspects
 
 
-def examine_samples(share: Array, epochs: Array, beta: Array, ell_ce: Array, reg_ac: Array | None = None) -> Findings:
+def examine_samples(
+    share: Array, epochs: Array, beta: Array, ell_ce: Array, reg_ac: Array | None = None, *, held: int = 0
+) -> Findings:
     """Look for samples to check.
 
     Args:
@@ -100,6 +102,7 @@ def examine_samples(share: Array, epochs: Array, beta: Array, ell_ce: Array, reg
         beta: (E, n); NaN where a sample was not seen.
         ell_ce: (E, n).
         reg_ac: (E, n); where it is given and zero throughout, beta sends nothing to consistency.
+        held: How many epochs the weights waited for (`method.hold_epochs`): what was done is no advice.
     """
     if not len(epochs):
         return Findings(suspects=[], remark="")
@@ -119,16 +122,18 @@ def examine_samples(share: Array, epochs: Array, beta: Array, ell_ce: Array, reg
         else:
             suspects += found
     return Findings(
-        suspects=sorted(suspects, key=lambda one: (-one.score, one.row, one.kind)), remark=_describe_crowds(crowds)
+        suspects=sorted(suspects, key=lambda one: (-one.score, one.row, one.kind)),
+        remark=_describe_crowds(crowds, held),
     )
 
 
-def _describe_crowds(crowds: list[tuple[str, int, int]]) -> str:
+def _describe_crowds(crowds: list[tuple[str, int, int]], held: int) -> str:
     """Return what the crowds have in common, one after the other, and then what to do, or nothing without any."""
     if not crowds:
         return ""
     whats = [_CROWDS[kind][0].format(f"{count:,} of {of:,}", _percent(count / of)) for kind, count, of in crowds]
-    advice = " ".join(_CROWDS[kind][1] for kind, _, _ in crowds).strip()
+    wait = f"more than method.hold_epochs={held}" if held else "method.hold_epochs=3"
+    advice = " ".join(filter(None, (_CROWDS[kind][1].format(wait) for kind, _, _ in crowds)))
     text = (
         f"{'; '.join(whats)}. So many speak of the run rather than of single labels: none of them is listed. {advice}"
     )
@@ -244,7 +249,7 @@ def _jumps(epochs: Array, beta: Array) -> list[Suspect]:
 
 
 def _percent(part: float, digits: int = 0) -> str:
-    return f"{100 * part:.{digits}f} %"
+    return f"{100 * part:.{digits}f}\u00a0%"  # kept on one line
 
 
 def _when(count: int) -> str:

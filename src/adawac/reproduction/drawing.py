@@ -16,7 +16,7 @@ __all__ = ["draw_figures"]
 
 
 def draw_figures(
-    name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], folder: Path, *, quick: bool
+    name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], folder: Path, *, quick: bool, mark: str = ""
 ) -> list[Path]:
     """Draw the figures of a grid as PNG and PDF, once for each preset; those whose runs are not all done are left out.
 
@@ -25,8 +25,10 @@ def draw_figures(
         grid: The grid.
         planned: Its rows with their jobs; a figure shows the first seed of each.
         folder: Where the files go.
-        quick: Mark the figures as not the paper's.
+        quick: Mark the figures as not the paper's, and call them so.
+        mark: Mark them with this for another reason.
     """
+    mark, word = (MARK, "quick") if quick else (mark, mark.partition(":")[0].lower())
     presets: dict[str, list[Job]] = {}
     for row, own in planned:
         presets.setdefault(row.labels.get("preset", ""), []).append(own[0])
@@ -34,29 +36,29 @@ def draw_figures(
     for preset, jobs in presets.items():
         if grid.drawings and all(job.state == "done" for job in jobs):
             stem = f"{name}-quick" if quick else name
-            paths += _draw(f"{stem}-{preset}" if len(presets) > 1 else stem, grid, jobs, folder, quick)
+            paths += _draw(f"{stem}-{preset}" if len(presets) > 1 else stem, grid, jobs, folder, mark, word)
     return paths
 
 
-def _draw(stem: str, grid: Grid, jobs: Sequence[Job], folder: Path, quick: bool) -> list[Path]:
+def _draw(stem: str, grid: Grid, jobs: Sequence[Job], folder: Path, mark: str, word: str) -> list[Path]:
     from adawac.figures import compose
 
     paths = []
     for place, drawing in enumerate(grid.drawings):
         number = "" if len(grid.drawings) == 1 else f"-{place + 1}"
         picture = compose(drawing.name, [job.folder for job in jobs], width=drawing.width, **drawing.options)
-        picture = _marked(picture) if quick else picture
+        picture = _marked(picture, mark, word) if mark else picture
         paths += [picture.save(folder / f"{stem}{number}{ending}") for ending in (".png", ".pdf")]
     return paths
 
 
-def _marked(picture: "Picture") -> "Picture":
+def _marked(picture: "Picture", mark: str, word: str) -> "Picture":
     """Return a picture that says across it, and in its description, that it is none of the paper's."""
     width, height = picture.figure.get_size_inches()
     picture.figure.text(
         0.5,
         0.5,
-        "QUICK\nnot the paper's data",
+        f"{word.upper()}\nnot the paper's data",
         ha="center",
         va="center",
         rotation=30,
@@ -66,4 +68,4 @@ def _marked(picture: "Picture") -> "Picture":
         weight="bold",
         zorder=100,
     )
-    return replace(picture, title=f"{picture.title} (quick)", alt=f"{MARK} {picture.alt}")
+    return replace(picture, title=f"{picture.title} ({word})", alt=f"{mark} {picture.alt}")

@@ -8,9 +8,14 @@ from adawac.evaluation.tables import Table
 from adawac.reproduction.quick import MARK
 from adawac.reproduction.tables import Comparison
 
-__all__ = ["to_html"]
+__all__ = ["mark_of", "to_html"]
 
 _PAGE = Path(__file__).with_name("page.html")
+
+
+def mark_of(comparison: Comparison, quick: bool) -> str:
+    """Return what stands above numbers that are not to be held against the paper's; nothing above others."""
+    return MARK if quick else comparison.mark
 
 
 def to_html(tables: Sequence[Table], comparison: Comparison, *, quick: bool) -> str:
@@ -22,12 +27,13 @@ def to_html(tables: Sequence[Table], comparison: Comparison, *, quick: bool) -> 
         quick: Mark everything as no number of the paper.
     """
     numbers, *orders = tables
+    mark = mark_of(comparison, quick)
     parts = {
         "title": _escape(numbers.title),
-        "mark": f'<p class="mark">{_escape(MARK)}</p>' if quick else "",
+        "mark": f'<p class="mark">{_escape(mark)}</p>' if mark else "",
         "numbers": _numbers(numbers, len(comparison.axes), len(numbers.rows) // len(comparison.lines)),
         "order": "".join(_order(one) for one in orders),
-        "notes": "".join(f"<p>{_escape(note)}</p>" for note in numbers.notes if note != MARK),
+        "notes": "".join(f"<p>{_escape(note)}</p>" for note in numbers.notes if note != mark),
     }
     page = _PAGE.read_text(encoding="utf-8")
     # In one pass: a name that looks like one of our marks stays a name.

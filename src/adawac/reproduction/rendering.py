@@ -9,8 +9,7 @@ from typing import Any
 from adawac.evaluation.tables import Table, to_latex, to_markdown
 from adawac.files import write_text
 from adawac.reproduction.jobs import Job, Outcome
-from adawac.reproduction.page import to_html
-from adawac.reproduction.quick import MARK
+from adawac.reproduction.page import mark_of, to_html
 from adawac.reproduction.tables import Cell, Comparison, Ordering
 
 __all__ = ["to_dict", "to_tables", "write_comparison"]
@@ -23,11 +22,10 @@ def write_comparison(
 ) -> list[Path]:
     """Write the comparison in every format, and return the files."""
     stem = f"{comparison.name}-quick" if quick else comparison.name
-    tables = to_tables(comparison, quick=quick)
-    marked = f"> **{MARK}**\n\n" if quick else ""
+    tables, mark = to_tables(comparison, quick=quick), mark_of(comparison, quick)
     texts = {
-        ".md": marked + to_markdown([_plain_text(table) for table in tables]),
-        ".tex": (f"% {MARK}\n" if quick else "") + to_latex(tables),
+        ".md": (f"> **{mark}**\n\n" if mark else "") + to_markdown([_plain_text(table) for table in tables]),
+        ".tex": (f"% {mark}\n" if mark else "") + to_latex(tables),
         ".html": to_html(tables, comparison, quick=quick),
         ".json": json.dumps(to_dict(comparison, quick=quick, failures=failures), indent=2, allow_nan=False) + "\n",
     }
@@ -81,7 +79,7 @@ def _order_table(comparison: Comparison, quick: bool) -> Table:
         title=_shown(f"{comparison.name}: best to worst") + (" (quick)" if quick else ""),
         header=(*shown, "by", *(beside if comparison.grid.paper else (_ours(quick),))),
         rows=rows,
-        notes=((MARK,) if quick else ()),
+        notes=tuple(filter(None, (mark_of(comparison, quick),))),
     )
 
 
@@ -120,8 +118,7 @@ def _notes(comparison: Comparison, quick: bool) -> tuple[str, ...]:
     notes += [f"Paper: {grid.source}."] if grid.source else []
     notes += [grid.note] if grid.note else []
     notes += [f"{comparison.missing} cells are missing: no finished run has that number."] if comparison.missing else []
-    told = tuple(_shown(note) for note in notes)
-    return (MARK, *told) if quick else told
+    return tuple(filter(None, (mark_of(comparison, quick), *(_shown(note) for note in notes))))
 
 
 def _shown(text: str) -> str:
@@ -191,7 +188,7 @@ def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, Outco
     return {
         "name": comparison.name,
         "quick": quick,
-        "warning": MARK if quick else None,
+        "warning": mark_of(comparison, quick) or None,
         "title": grid.title,
         "source": grid.source,
         "note": grid.note,

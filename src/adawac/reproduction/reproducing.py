@@ -1,5 +1,6 @@
 """`reproduce`: from the name of a table or figure to runs, and from runs to ours beside the paper's."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,14 +11,16 @@ from adawac.errors import MissingFileError, RunError
 from adawac.locks import FolderLock
 from adawac.reproduction.drawing import draw_figures
 from adawac.reproduction.engines import Watch, build_engine
-from adawac.reproduction.grids import Grid, Row, load_grid
+from adawac.reproduction.grids import Row, load_grid
 from adawac.reproduction.jobs import Job, Outcome, make_jobs
 from adawac.reproduction.quick import phantom_store, quick_seeds, quick_settings
 from adawac.reproduction.rendering import write_comparison
-from adawac.reproduction.stores import checked_store, describe_store
+from adawac.reproduction.stores import checked_store, describe_store, is_papers_data, phantom_mark
 from adawac.reproduction.tables import Comparison, compare
 
 __all__ = ["Reproduction", "Silence", "reproduce"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,7 @@ def reproduce(
     jobs: int | None = None,
     presets: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
+    phantom: bool = False,
     watch: Any = None,
 ) -> Reproduction:
     """Run a table or figure of the paper, or a grid of one's own, and write ours beside the paper's.
@@ -103,15 +107,19 @@ def reproduce(
         jobs: How many runs at a time; by default one for each GPU, or 1.
         presets: `paper`, `official` or both, instead of the grid's own.
         changes: Settings of all runs, by their dotted path, above everything else.
+        phantom: Take a store of the phantom for a grid of the paper, too, and mark everything as not the paper's.
         watch: Is told how runs go: an `adawac.reproduction.engines.Watch` that also has `planned(jobs, done)`.
     """
     short, grid = load_grid(name)
     grid = grid.with_presets(tuple(presets)) if presets else grid
     out = Path(out)
     rows = grid.rows(quick_settings(grid) if quick else None, changes)
-    store = None if quick else checked_store(data, grid)
+    store = None if quick else checked_store(data, grid, phantom=phantom)
     _check_methods(rows, changes or {})
     runner = build_engine(engine, address=address, at_once=jobs)
+    mark, about = ("", "") if store is None else (phantom_mark(store, grid), describe_store(store, grid, rows))
+    if store is not None and about and grid.source and not is_papers_data(store, grid):
+        log.warning("%s", f"{mark} {about}".strip())  # before days of training, not after
     lock = _lock(out)
     try:
         place = phantom_store(grid, out / "quick-data") if store is None else store.path
@@ -125,11 +133,11 @@ def reproduce(
         if waiting:
             _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
             runner.run(waiting, noted)
-        comparison = compare(short, grid, planned, _notes(store, grid, rows, changes or {}))
+        comparison = compare(short, grid, planned, _notes(about, changes or {}), mark=mark)
         files = []
         if grid.columns:
             files += write_comparison(comparison, out, quick=quick, failures=noted.found)
-        files += draw_figures(short, grid, planned, out, quick=quick)
+        files += draw_figures(short, grid, planned, out, quick=quick, mark=mark)
     finally:
         lock.release()
     return Reproduction(
@@ -175,14 +183,10 @@ def _check_methods(rows: Sequence[Row], changes: Mapping[str, Any]) -> None:
         build_method(method.name, 1, method.preset, **{"trim_ratio": 0.5, **method.options})
 
 
-def _notes(store: Store | None, grid: Grid, rows: Sequence[Row], changes: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a reader must know of our numbers: the data, unless it is the phantom, and what was changed."""
+def _notes(about: str, changes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a reader must know of our numbers: what they are of, and what was changed."""
     changed = ", ".join(f"{path}={value}" for path, value in changes.items())
-    notes = (
-        "" if store is None else describe_store(store, grid, rows),
-        f"Changed in all of our runs: {changed}." if changed else "",
-    )
-    return tuple(note for note in notes if note)
+    return tuple(filter(None, (about, f"Changed in all of our runs: {changed}." if changed else "")))
 
 
 def _lock(out: Path) -> FolderLock:

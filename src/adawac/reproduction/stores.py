@@ -10,7 +10,7 @@ from adawac.data.store import Store
 from adawac.errors import ConfigError, DataError, near
 from adawac.reproduction.grids import Grid, Row
 
-__all__ = ["checked_store", "describe_store"]
+__all__ = ["checked_store", "describe_store", "is_papers_data", "phantom_mark"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,12 @@ _PAPER = {
 }
 
 
-def checked_store(data: Path | str | None, grid: Grid) -> Store:
-    """Open the store of a grid; one that lacks the classes of its columns, or of the paper's data set, is refused."""
+def checked_store(data: Path | str | None, grid: Grid, *, phantom: bool = False) -> Store:
+    """Open the store of a grid.
+
+    One that lacks the classes of its columns, or of the paper's data set, is refused. So is the phantom for a grid of
+    the paper, since its scans have the classes of Synapse, unless `phantom` says that it is meant.
+    """
     if data is None:
         raise ConfigError("Expected the prepared store of the data set, but got none. Give --data, or --quick.")
     store = Store(data)
@@ -51,22 +55,59 @@ def checked_store(data: Path | str | None, grid: Grid) -> Store:
             f"Expected a store with the classes of the table, but {store.path} ({store.dataset}) has no {absent[0]!r}. "
             f"Near names: {near(absent[0], store.class_names)}. Prepare the data set {grid.dataset or 'it is of'}."
         )
+    if phantom_mark(store, grid) and not phantom:
+        raise DataError(
+            f"Expected a store of {grid.dataset}, but {store.path} says that it is {store.dataset}: drawn scans with "
+            f"the same classes. Give the store of the real ones (adawac prepare {grid.dataset}). For a trial take "
+            "--quick; --phantom runs the whole grid on this store, with numbers that are not the paper's."
+        )
     return store
 
 
-def describe_store(store: Store, grid: Grid, rows: Sequence[Row]) -> str:
-    """Say what runs had to train and to be tested on, beside what the paper had; nothing where splits are not its."""
-    if any(row.config.data.split != "paper" for row in rows):
+def phantom_mark(store: Store, grid: Grid) -> str:
+    """Return what must stand above numbers of the phantom in a grid of the paper; nothing for other stores."""
+    drawn = store.info.get("source") == "PhantomSource" or store.dataset.startswith("phantom")
+    if not grid.source or not drawn:
         return ""
+    return (
+        f"PHANTOM: drawn scans ({store.dataset}) in the place of {grid.dataset}. These are not the paper's numbers, "
+        "nor comparable to them."
+    )
+
+
+def describe_store(store: Store, grid: Grid, rows: Sequence[Row]) -> str:
+    """Say what the numbers are of: the data set that the store says it is, and what there was to train and test on.
+
+    The counts stand beside the paper's; where splits are not the paper's, who trains is another question for each.
+    """
+    sentences = []
+    if _is_another(store, grid) and not phantom_mark(store, grid):  # which says so itself
+        sentences.append(
+            f"The store says that it is {store.dataset} and not {grid.dataset}: ours are numbers of {store.dataset}, "
+            "which those of the paper are not."
+        )
+    if all(row.config.data.split == "paper" for row in rows):
+        counts, paper = _count(store), _PAPER.get(grid.dataset) if grid.source else None
+        beside = "." if paper is None else ", as in the paper." if counts == paper else f". The paper had {paper}."
+        sentences.append(f"Data: {counts}{beside}")
+    return " ".join(sentences)
+
+
+def is_papers_data(store: Store, grid: Grid) -> bool:
+    """Tell whether a store is, as far as names and counts can say, what a grid of the paper was run on."""
+    return not _is_another(store, grid) and _count(store) == _PAPER.get(grid.dataset)
+
+
+def _is_another(store: Store, grid: Grid) -> bool:
+    return bool(grid.source and grid.dataset) and store.dataset.lower() != grid.dataset
+
+
+def _count(store: Store) -> _Counts:
     table = store.table
     train = table.take(table.split == "train")
-    counts = _Counts(
+    return _Counts(
         slices=len(train),
         cases=len(train.cases),
         dense=int((~train.label_sparse).sum()),
         test=len(table.take(table.split == "test").cases),
     )
-    paper = _PAPER.get(grid.dataset) if grid.source else None
-    if paper is None:
-        return f"Data: {counts}."
-    return f"Data: {counts}, as in the paper." if counts == paper else f"Data: {counts}. The paper had {paper}."

@@ -79,7 +79,10 @@ class Ordering:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A whole table: what the paper has, what we have, the order of the methods, and notes on our numbers."""
+    """A whole table: what the paper has, what we have, the order of the methods, and notes on our numbers.
+
+    `mark` must stand above all of it, where our numbers are not to be held against the paper's.
+    """
 
     name: str
     grid: Grid
@@ -87,6 +90,7 @@ class Comparison:
     lines: tuple[Line, ...]
     orderings: tuple[Ordering, ...]
     notes: tuple[str, ...] = ()
+    mark: str = ""
 
     @property
     def missing(self) -> int:
@@ -101,9 +105,9 @@ class Comparison:
 
 
 def compare(
-    name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], notes: Sequence[str] = ()
+    name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], notes: Sequence[str] = (), mark: str = ""
 ) -> Comparison:
-    """Read the scores of all runs and set them beside the paper's numbers; `notes` will stand below these."""
+    """Read the scores of all runs and set them beside the paper's numbers; `notes` go below these, `mark` above."""
     lines = []
     for row, jobs in planned:
         printed = grid.printed(row)
@@ -115,7 +119,9 @@ def compare(
         lines.append(Line(labels=row.labels, cells=tuple(cells), jobs=tuple(jobs)))
     seeds = tuple(job.config.seed for job in planned[0][1])
     orderings = _orderings(grid, planned, lines)
-    return Comparison(name=name, grid=grid, seeds=seeds, lines=tuple(lines), orderings=orderings, notes=tuple(notes))
+    return Comparison(
+        name=name, grid=grid, seeds=seeds, lines=tuple(lines), orderings=orderings, notes=tuple(notes), mark=mark
+    )
 
 
 def run_value(scores: Sequence[Score], column: Column) -> float:

@@ -89,8 +89,9 @@ def _version(name: str) -> str | None:
 
 def _commit() -> str | None:
     """Return the commit of a checkout that adawac runs from, with a + where files differ from it."""
-    root = Path(adawac.__file__).parents[2]
-    if not (root / ".git").exists():
+    source = Path(adawac.__file__).parents[1]
+    root = source.parent
+    if source.name != "src" or not (root / ".git").exists():  # below lib/ it would be the commit of somebody's project
         return None
     git = ["git", "-C", str(root)]
     try:

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Sized
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -148,9 +149,11 @@ class Run:
         return self._names(layout.SCORES, ".csv")
 
     def scores(self, evaluation: str) -> list[Score]:
-        """Return the scores of one evaluation."""
+        """Return the scores of one evaluation; those that do not say of which data set are of the run's own."""
         self._known(evaluation, self.evaluations, "an evaluation")
-        return read_scores(layout.scores_path(self.folder, evaluation))
+        own = str(self.data.get("dataset") or "")
+        found = read_scores(layout.scores_path(self.folder, evaluation))
+        return [one if one.dataset or not own else replace(one, dataset=own) for one in found]
 
     @property
     def galleries(self) -> list[str]:

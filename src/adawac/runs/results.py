@@ -39,6 +39,8 @@ class Score:
         checkpoint: Which weights predicted.
         split: Which part of the data the case belongs to.
         unit: Of distances: `mm` or `voxel`; empty for other metrics.
+        dataset: Which data set the patient is of: another one's patient of the same name is somebody else. Empty where
+            unknown; `Run.scores` takes that of the run then.
     """
 
     patient: str
@@ -52,6 +54,7 @@ class Score:
     checkpoint: str = "last"
     split: str = "test"
     unit: str = ""
+    dataset: str = ""
 
 
 def write_scores(folder: Path | str, name: str, scores: Iterable[Score]) -> Path:

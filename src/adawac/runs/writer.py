@@ -172,6 +172,21 @@ class RunWriter:
             save_checkpoint(path, tensors, state)
         return path
 
+    def remove_checkpoint(self, name: str) -> None:
+        """Take a checkpoint away, such as one of epochs that the run went back behind, if it is there."""
+        path = layout.checkpoint_path(self.folder, name)
+        self._settle()
+        with self._explained():
+            path.unlink(missing_ok=True)
+
+    def note(self, summary: Mapping[str, Any]) -> None:
+        """Change what a list of runs shows of this one; None takes a value away."""
+        self._settle()
+        shown = {**self._info["summary"], **summary}
+        self._info["summary"] = {name: value for name, value in shown.items() if value is not None}
+        with self._explained():
+            self._write_info()
+
     def write_scores(self, name: str, scores: list[Score]) -> Path:
         """Write the scores of one evaluation."""
         with self._explained():
@@ -185,7 +200,7 @@ class RunWriter:
     def rewind(self, epoch: int) -> None:
         """Drop metrics and history after `epoch`, the one that a checkpoint ends with, to go on from there.
 
-        Checkpoints stay: those of later epochs are written again, and until then they are better than none.
+        Checkpoints stay: whoever goes on knows which are still of use (see `remove_checkpoint`).
         """
         metrics, blocks = read_lines(self.folder / layout.METRICS), scan(self.folder / layout.HISTORY)
         kept = [block for block in blocks if block.epoch <= epoch]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,32 +54,49 @@ _QUICK = _Plan(
 )
 
 
-def run(out: Path, quick: bool = False, seed: int = 0) -> dict[str, Any]:
+# Experiments, and the drawing: `run` announces each as it begins.
+_PARTS = 6
+
+
+def run(
+    out: Path, quick: bool = False, seed: int = 0, watch: Callable[[str, int, int], None] | None = None
+) -> dict[str, Any]:
     """Measure everything, write `theory.json` and the figures to `out`, and return the numbers.
 
     Args:
         out: a folder; it is made where it does not exist.
         quick: shorter runs and coarser sweeps, for a first look.
         seed: of the instances and of Algorithm 1's draws.
+        watch: is told what begins, how many parts are done, and of how many; a line in the log by default.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"Expected a folder for the figures, but got the file {out}. Give another one.")
+    if seed < 0:
+        raise ConfigError(f"Expected a seed of 0 or more, but got {seed}. Give another one.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)  # before a minute of work is done for nothing
+    except OSError as error:
+        raise ConfigError(
+            f"Expected a folder for the figures, but {out} cannot be made ({error.strerror}). Give another one."
+        ) from error
     plan = _QUICK if quick else _FULL
     results: dict[str, Any] = {"seed": seed, "quick": quick}
-    _log.info("Algorithm 1 for n = %s and T = %s", plan.sizes, plan.horizons)
+    begin = watch or (lambda what, done, total: _log.info("%s (%d of %d)", what, done + 1, total))
+    begin("Algorithm 1", 0, _PARTS)
     results["instances"] = [experiments.describe(build_instance(size, seed=seed)) for size in plan.sizes]
     results["convergence"] = experiments.convergence(plan.sizes, plan.horizons, num_seeds=plan.num_seeds, seed=seed)
     results["slopes"] = experiments.slopes(results["convergence"])
-    _log.info("where the samples are not separated")
+    begin("where the samples are not separated", 1, _PARTS)
     results["violation"] = experiments.violation(plan.separations, plan.num_instances, seed=seed)
     results["radius"] = experiments.radius_sweep(plan.radii, plan.num_instances, seed=seed)
-    _log.info("eta_beta and lambda")
+    begin("eta_beta and lambda", 2, _PARTS)
     results["eta_beta"] = experiments.eta_sweep(plan.etas, plan.num_seeds, seed)
     results["lambda_ac"] = experiments.lambda_sweep(plan.factors, seed=seed)
-    _log.info("hard thresholding")
+    begin("hard thresholding", 3, _PARTS)
     results["thresholding"] = experiments.thresholding(plan.keeps, num_seeds=plan.num_seeds, seed=seed)
-    _log.info("what does not hold as stated")
+    begin("what does not hold as stated", 4, _PARTS)
     results["claims"] = experiments.claims()
+    begin("the figures", 5, _PARTS)
     write_text(out / "theory.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     figures.draw(results, out)
     return results

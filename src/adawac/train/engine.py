@@ -1,6 +1,7 @@
 """The training engine, top to bottom: set up, fit, validate, keep the best and the last."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -162,8 +163,9 @@ def _fit(trainer: Trainer, keeper: Keeper, resume: bool, watch: Watch, interrupt
             scores = validate(trainer.result, trainer.store, trainer.validation, config, trainer.fabric)
             keeper.score(epoch, scores)
             metrics |= scores
-            if best is None or is_better(scores[f"val_{metric}"], best, metric):
-                best = scores[f"val_{metric}"]
+            score = scores[f"val_{metric}"]
+            if not math.isnan(score) and (best is None or is_better(score, best, metric)):
+                best = score
                 keeper.save("best", (epoch, 0), best)
         first = 0
         record.reset()

@@ -1,5 +1,6 @@
 """What is kept of a run: numbers, history and checkpoints, written by the first rank on behalf of all."""
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import torch.distributed as dist
 from adawac.algorithm import AdaWAC
 from adawac.config import to_dict
 from adawac.errors import AdawacError, RunError
-from adawac.runs import Run, RunWriter
+from adawac.runs import Run, RunWriter, read_state
+from adawac.runs.layout import checkpoint_path
 from adawac.train.record import EpochRecord
 from adawac.train.setup import Trainer
 from adawac.train.step import TrainStep
@@ -19,6 +21,8 @@ from adawac.train.summary import summarise, warn_of_rush
 from adawac.train.tracking import Trackers
 
 __all__ = ["Keeper"]
+
+log = logging.getLogger(__name__)
 
 
 class Keeper:
@@ -32,6 +36,7 @@ class Keeper:
 
     def __init__(self, trainer: Trainer, folder: Path, resume: bool):
         self.trainer, self.folder, self.fabric = trainer, folder, trainer.fabric
+        self._metric = f"val_{trainer.config.validation.metric}"
         self.writer: RunWriter | None = None
         problem: AdawacError | None = None
         if self.fabric.global_rank == 0:
@@ -61,17 +66,55 @@ class Keeper:
             self.writer.__exit__(kind, error, trace)
 
     def restore(self, record: EpochRecord) -> tuple[int, int, float | None]:
-        """Go back to the last checkpoint; return the epochs and steps done, and the best score so far."""
-        found = self._restore(record)
+        """Go back to the last checkpoint; return the epochs and steps done, and the score of the checkpoint `best`."""
+        opened = Run(self.folder)
+        done, step = self._restore(opened, record)
+        scores = self._scores(opened, done)
+        found, stale = self._best(opened, scores), "best" in opened.checkpoints
         self._together()  # others may still read what is cut off here
         if self.writer is not None:
-            self.writer.rewind(found[0])
-        return found
+            self.writer.rewind(done)
+            old = dict.fromkeys(name for name in opened.summary if name.startswith("val_"))
+            self.writer.note({**old, self._metric: found})
+        if found is None and stale:
+            found = self._replace_best(done, None if step else scores.get(done))
+        return done, step, found
 
-    def _restore(self, record: EpochRecord) -> tuple[int, int, float | None]:
-        opened = Run(self.folder)
+    def _scores(self, opened: Run, done: int) -> dict[int, float]:
+        """Return what the epochs that are kept scored."""
+        kept = (one for one in opened.metrics if one["epoch"] <= done)
+        return {one["epoch"]: one[self._metric] for one in kept if one.get(self._metric) is not None}
+
+    def _best(self, opened: Run, scores: dict[int, float]) -> float | None:
+        """Return the score of `best`, or None unless that is of an epoch that is kept: after a kill it may be later."""
+        if "best" not in opened.checkpoints:
+            return None
+        try:
+            state = read_state(checkpoint_path(self.folder, "best"))
+        except RunError:  # a damaged one is of no use to anybody
+            return None
+        score = scores.get(state["epoch"])
+        return score if score == state["best"] else None
+
+    def _replace_best(self, done: int, score: float | None) -> float | None:
+        """Put the weights of the last epoch in the place of `best` if they were scored; those of others are gone."""
+        if self.writer is not None:
+            instead = "there is none until the next validation" if score is None else f"it is that of epoch {done} now"
+            log.warning(
+                "The checkpoint best of %s is not of its first %d epochs, from where it goes on, or not by %s: %s.",
+                self.folder,
+                done,
+                self._metric,
+                instead,
+            )
+            self.writer.remove_checkpoint("best")
+        if score is not None:
+            self.save("best", (done, 0), score)
+        return score
+
+    def _restore(self, opened: Run, record: EpochRecord) -> tuple[int, int]:
         if "last" not in opened.checkpoints:
-            return 0, 0, None
+            return 0, 0
         saved = opened.checkpoint("last", framework="torch")
         self.trainer.state.restore(saved.tensors, saved.state)
         if saved.state["step"]:
@@ -81,7 +124,7 @@ class Keeper:
                     f"{saved.state['epoch'] + 1}. Go on with the same data first; it may grow between epochs."
                 )
             record.restore(saved.tensors)
-        return saved.state["epoch"], saved.state["step"], saved.state["best"]
+        return saved.state["epoch"], saved.state["step"]
 
     def save(self, name: str, at: tuple[int, int], best: float | None, record: EpochRecord | None = None) -> None:
         """Write a checkpoint after `at` = (epochs, steps); within an epoch it holds what that epoch recorded, too."""
@@ -91,6 +134,8 @@ class Keeper:
             tensors |= {f"{key}.{rank}": value for key, value in random.items()}
         if self.writer is not None:
             self.writer.save_checkpoint(name, tensors, {**state.plain(), "epoch": at[0], "step": at[1], "best": best})
+            if name == "best":
+                self.writer.note({self._metric: best})
 
     def _random_states(self) -> list[dict[str, torch.Tensor]]:
         """Return every rank's generators: what dropout draws is each rank's own."""

@@ -27,7 +27,7 @@ def load_pydicom() -> ModuleType:
         import pydicom
     except ImportError as error:
         raise MissingDependencyError(
-            "Expected pydicom to read DICOM, but it is not installed. Run `pip install adawac[dicom]`."
+            "Expected pydicom to read DICOM, but it is not installed. Run `pip install 'adawac[dicom]'`."
         ) from error
     return pydicom
 
@@ -38,7 +38,7 @@ def load_highdicom() -> Any:
         import highdicom
     except ImportError as error:
         raise MissingDependencyError(
-            "Expected highdicom to read DICOM SEG, but it is not installed. Run `pip install adawac[dicom]`."
+            "Expected highdicom to read DICOM SEG, but it is not installed. Run `pip install 'adawac[dicom]'`."
         ) from error
     return highdicom
 

@@ -48,6 +48,8 @@ function marker(run, x, y, size = 3.4) {
     `M${x - size} ${y - size}h${2 * size}v${2 * size}h${-2 * size}z`,
     `M${x} ${y - size * 1.2}l${size * 1.2} ${size * 2.2}h${-size * 2.4}z`,
     `M${x} ${y - size * 1.3}l${size * 1.3} ${size * 1.3}l${-size * 1.3} ${size * 1.3}l${-size * 1.3} ${-size * 1.3}z`,
+    `M${x} ${y + size * 1.2}l${size * 1.2} ${-size * 2.2}h${-size * 2.4}z`,
+    `M${x - size * 0.45} ${y - size * 1.2}h${size * 0.9}v${size * 0.75}h${size * 0.75}v${size * 0.9}h${-size * 0.75}v${size * 0.75}h${-size * 0.9}v${-size * 0.75}h${-size * 0.75}v${-size * 0.9}h${size * 0.75}z`,
   ];
   return svg("path", { d: shapes[run % shapes.length], class: `f${run % 6}` });
 }

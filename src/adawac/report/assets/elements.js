@@ -18,7 +18,7 @@ const svg = (tag, properties = {}, ...children) =>
 // A name of unknown writing direction, which must not turn the sentence around it.
 const name = (text, properties = {}) => el("bdi", { class: "name", ...properties }, String(text));
 const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
-const percent = (part, digits = 0) => `${(100 * part).toFixed(digits)} %`;
+const percent = (part, digits = 0) => `${(100 * part).toFixed(digits)}\u00a0%`; // kept on one line
 
 function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
@@ -31,7 +31,7 @@ function table(caption, head, rows, properties = {}) {
   const cell = (tag, content, more) => el(tag, more, ...(Array.isArray(content) ? content : [content]));
   return el("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption },
     el("table", properties,
-      el("caption", {}, caption),
+      el("caption", {}, el("span", {}, caption)),
       el("thead", {}, el("tr", {}, head.map((one) =>
         cell("th", one.text ?? one, { scope: "col", class: one.number ? "number" : null })))),
       el("tbody", {}, rows.map((row) => el("tr", { class: row.class }, row.cells.map((one, place) =>

@@ -13,7 +13,12 @@ function startScores() {
     return;
   }
   body.append(el("p", {}, "Means over patients, with the 95 % interval of a bootstrap over patients. ",
-    data.runs.length > 1 ? "Below them the difference to the first run, patient by patient; a word says which way where its interval leaves out zero and p < 0.05 (sign-flip test)." : ""));
+    data.runs.length > 1 ? "Below them the difference to the first run of the table, patient by patient; a word says which way where its interval leaves out zero and p < 0.05 (sign-flip test)." : ""));
+  const several = datasets();
+  if (several.length > 1) {
+    body.append(el("p", { class: "note" }, "These runs were tested on several data sets (", ...several.flatMap((one, place) => [place ? ", " : "", datasetName(one)]),
+      "). Each has tables of its own, and differences are between runs of one data set: another data set has other patients, whatever their names are."));
+  }
   const missing = data.runs.filter((_, place) => !data.scores.some((one) => one.runs.includes(place)));
   if (missing.length) body.append(el("p", { class: "small muted" }, "Without scores: ", ...missing.flatMap((run, place) => [place ? ", " : "", name(run.name)]), "."));
   const first = data.scores.filter((one) => FIRST.includes(one.metric));
@@ -21,6 +26,9 @@ function startScores() {
   const rest = data.scores.filter((one) => !FIRST.includes(one.metric));
   if (rest.length) body.append(el("details", { open: !first.length }, el("summary", {}, `${plural(rest.length, "more table")}: what happens on single slices, and other metrics`), rest.map(scoreTable)));
 }
+
+const datasets = () => [...new Set(data.scores.map((one) => one.dataset))];
+const datasetName = (dataset) => (dataset ? name(dataset) : "unknown data set");
 
 // "convention strict", or "conventions adawac and strict, which agree here".
 function listed(key, same) {
@@ -30,7 +38,7 @@ function listed(key, same) {
 
 function scoreTable(one) {
   const same = [one, ...one.also]; // evaluations that gave these very numbers
-  const unit = SHARES.includes(one.metric) ? "%" : one.unit;
+  const unit = SHARES.includes(one.metric) ? "%" : one.unit === "voxel" ? "voxels" : one.unit;
   const title = `${METRICS[one.metric] ?? one.metric}${unit ? `, ${unit}` : ""}`;
   const scale = SHARES.includes(one.metric) ? 100 : 1;
   const patients = one.rows[0].cells.find(Boolean)?.patients ?? 0;
@@ -49,9 +57,10 @@ function scoreTable(one) {
   const rows = one.rows.map((row) => ({ class: row.label === null ? "total" : null, cells: [{ text: [name(row.class_name)] },
     ...row.cells.map((cell, place) => ({ number: true, text: cell ? [fixed(cell.mean), range(cell), ...(place ? difference(row.differences[place - 1]) : [])] : "–" }))] }));
   const better = one.higher_is_better ? "higher is better" : "lower is better";
-  return el("div", { class: "score" }, el("h3", {}, `${title} `, ...same.flatMap(({ evaluation }) => [el("span", { class: "chip" }, name(evaluation)), " "]), el("span", { class: "muted small" }, better)),
-    el("div", { class: "score-pair" },
-      table(`${title} on ${one.split || "the test cases"}, ${plural(patients, "patient")}; ${listed("convention", same)}, ${listed("checkpoint", same)}${
+  const dataset = datasets().length > 1 ? [el("span", { class: "chip" }, datasetName(one.dataset)), " "] : [];
+  return el("div", { class: "score" }, el("h3", {}, `${title} `, ...dataset, ...same.flatMap(({ evaluation }) => [el("span", { class: "chip" }, name(evaluation)), " "]), el("span", { class: "muted small" }, better)),
+    el("div", { class: one.runs.length > 4 ? "score-pair many" : "score-pair" },
+      table(`${title} on ${one.dataset ? `${one.dataset}, ` : ""}${one.split || "the test cases"}, ${plural(patients, "patient")}; ${listed("convention", same)}, ${listed("checkpoint", same)}${
         one.runs.length > 1 ? `; differences to ${data.runs[one.runs[0]].name}` : ""}`, head, rows),
       el("figure", { class: "panel" }, intervalChart(title, one.rows.map((row) => ({ name: row.class_name, cells: row.cells })), one.runs, scale))));
 }

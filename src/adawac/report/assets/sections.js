@@ -1,14 +1,23 @@
 // Overview, curves, pictures, and how it was made.
 function startOverview() {
   const body = byId("overview-body");
-  const [run] = data.runs;
-  const { samples, sparse, cases } = run.headline;
   document.title = `${data.runs.map((one) => one.name).join(", ").slice(0, 80)} – adawac report`;
-  if (samples) {
-    body.append(el("p", { class: "lead" }, `${plural(samples, "slice")} of ${plural(cases, "case")}; ${sparse.toLocaleString("en")} of them (${
-      percent(sparse / samples)}) carry no label. This report shows which ones the network finds easy, which it fights, and what became of their weights.`));
-  }
+  const known = data.runs.map((one) => one.headline).filter((one) => one.samples);
+  if (known.length) body.append(el("p", { class: "lead" }, `${trainedOn(known)} This report shows which ones the network finds easy, which it fights, and what became of their weights.`));
   body.append(el("div", { class: "cards" }, data.runs.map(runCard)));
+}
+
+// "24 slices of 3 cases; 12 of them (50 %) carry no label." Runs may differ in that: on subsets, and on other data sets.
+function trainedOn(headlines) {
+  const range = (key) => {
+    const values = headlines.map((one) => one[key]);
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    return low === high ? low.toLocaleString("en") : `${low.toLocaleString("en")} to ${high.toLocaleString("en")}`;
+  };
+  const same = new Set(headlines.map((one) => JSON.stringify([one.samples, one.cases, one.sparse]))).size === 1;
+  const [{ samples, sparse, cases }] = headlines;
+  return same ? `${plural(samples, "slice")} of ${plural(cases, "case")}; ${sparse.toLocaleString("en")} of them (${percent(sparse / samples)}) carry no label.`
+    : `These runs were not trained on the same slices: ${range("samples")} slices of ${range("cases")} cases; ${range("sparse")} of them carry no label.`;
 }
 
 const WEIGHS = {
@@ -21,6 +30,7 @@ function runCard(run, place) {
   const going = run.status === "finished" ? null : el("span", { class: "chip warn" }, run.status);
   const facts = [
     ...Object.entries(summary).map(([key, value]) => [key, [name(typeof value === "number" ? number(value) : value)]]),
+    ...(run.dataset ? [["data set", [name(run.dataset)]]] : []),
     ["epochs", [run.epochs && run.epoch < run.epochs ? `${run.epoch} of ${run.epochs}` : String(run.epoch)]],
   ];
   return el("article", { class: "card" }, el("h3", {}, keyOf(place), name(run.name), going),
@@ -136,6 +146,7 @@ function startRepeat() {
     body.append(...run.commands.flatMap((one) => [el("p", { class: "small muted" }, one.why), el("pre", { tabindex: "0" }, name(one.command))]),
       pairs("Configuration", run.settings), ...run.environment.map((one, place) => pairs(place ? `Environment, start ${place + 1}` : "Environment", one)));
   }
+  body.append(el("h3", {}, "This report"), el("pre", { tabindex: "0" }, name(data.command)));
 }
 
 function pairs(title, rows) {

@@ -1,0 +1,134 @@
+"""What somebody gets who installs the wheel: all files that the code reads, and names that a type checker knows."""
+
+import ast
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import adawac
+from places import REPOSITORY
+
+# A training of one's own, as somebody writes it who checks types strictly.
+PROGRAM = """
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import adawac
+from adawac import AdaWAC, EncoderTap, build_method, metrics
+from adawac.config import DataConfig, TrainConfig
+from adawac.data.store import Store
+from adawac.data.views import PairDataset
+from adawac.runs import Run
+
+
+class Mine(adawac.Criterion):
+    def weigh(self, batch: adawac.algorithm.Batch) -> adawac.Weighting:
+        ones = torch.ones_like(batch.ell_ce)
+        return adawac.Weighting(ones, ones, len(ones))
+
+
+def train(model: nn.Module, pairs: PairDataset) -> Tensor:
+    criterion: adawac.Criterion = AdaWAC(num_samples=len(pairs), eta_beta=1.0, lambda_ac=1.0)
+    tap = EncoderTap(model, "encoder")
+    loader: torch.utils.data.DataLoader[dict[str, Tensor]] = torch.utils.data.DataLoader(pairs)
+    for batch in loader:
+        logits = model(torch.cat(list(batch["images"])))
+        step: adawac.Step = criterion(logits, torch.cat(list(batch["labels"])), tap.pop(), batch["index"])
+        shown: list[Tensor] = [step.loss, step.ell_ce, step.ell_dice, step.reg_ac, step.beta]
+        assert all(one.isfinite().all() for one in shown)
+    return criterion.weights.beta
+
+
+def methods() -> list[adawac.Criterion]:
+    return [build_method(name, 8, preset="official", trim_ratio=0.5) for name in adawac.METHODS]
+
+
+def tool(store: Path, out: Path) -> float:
+    config = TrainConfig(data=DataConfig(store=store), epochs=1)
+    run: Run = adawac.fit(config, out)
+    scored: list[adawac.evaluation.Evaluation] = adawac.evaluate([run], convention="strict")
+    written = [one.labels for one in adawac.predict(out, [store / "scan.nii.gz"], out / "labels")]
+    exported = adawac.export_model(out, out / "model.onnx")
+    network, tap_name = adawac.models.build("unet", num_classes=len(Store(store).class_names))
+    tap = EncoderTap(network, tap_name)
+    trained: nn.Module = adawac.trained.load_trained(out).network
+    rows: list[metrics.ClassScore] = metrics.score_volume(np.ones((2, 2, 2)), np.ones((2, 2, 2)), 2)
+    try:
+        adawac.fit(None, out, resume=True)
+    except adawac.errors.AdawacError as error:
+        print(error, scored, written, exported, tap, trained)
+    return metrics.dice(np.ones(3, bool), np.ones(3, bool)) + rows[0].dice
+"""
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_type_checkers_can_read_the_public_names():
+    """They read `__all__` as it is written, and the imports below TYPE_CHECKING: each must have every name."""
+    module = tree(Path(adawac.__file__))
+    written = [
+        node.value for node in module.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert ast.literal_eval(written[0]) == adawac.__all__
+    block = next(node for node in module.body if isinstance(node, ast.If))
+    typed = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert typed == set(adawac.__all__) - {"__version__"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The contents of the wheel, as pip lays them out."""
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        wheel.extractall(folder / "site")
+    return folder / "site"
+
+
+def in_wheel(site: Path, *words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    env = os.environ | {"PYTHONPATH": str(site), "MYPYPATH": str(site)}
+    return subprocess.run([sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_file_of_the_package_and_no_other(site: Path, tmp_path: Path):
+    def files(folder: Path) -> set[str]:
+        return {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file() and one.suffix != ".pyc"}
+
+    assert files(site / "adawac") == files(REPOSITORY / "src" / "adawac")
+    assert {one.name.split("-")[0] for one in site.iterdir()} == {"adawac"}
+    licences = {one.split("/")[-1] for one in files(next(site.glob("*.dist-info"))) if one.startswith("licenses/")}
+    assert licences == {"LICENSE", "THIRD-PARTY.txt"}
+
+
+@pytest.mark.slow
+def test_the_wheel_reads_its_own_files(site: Path, tmp_path: Path):
+    code = (
+        "import adawac, sys; assert adawac.__file__.startswith(sys.argv[1])\n"
+        "from adawac.cli import run; from adawac.runs import example_run\n"
+        "example_run('run')\n"
+        "for words in ('report run', 'train --config acdc-unet --print-config', 'reproduce --list', 'nnunet-path'):\n"
+        "    assert run(words.split()) == 0, words\n"
+    )
+    found = in_wheel(site, "-W", "error", "-c", code, str(site), cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert (tmp_path / "report.html").stat().st_size > 50_000
+
+
+@pytest.mark.slow
+def test_a_strictly_typed_program_finds_nothing_wrong_with_the_wheel(site: Path, tmp_path: Path):
+    pytest.importorskip("mypy")
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    found = in_wheel(site, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "program.py", cwd=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
