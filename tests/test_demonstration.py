@@ -66,5 +66,7 @@ def test_bench_says_what_a_step_costs(capsys, monkeypatch):
     assert found["eager_because"] == "the device is no GPU"
     assert run([*words[:-1], "0"]) == 2
     assert "Expected at least 1 step" in capsys.readouterr().err
+    assert run([*words, "--split", "nowhere"]) == 2
+    assert "'nowhere'" in capsys.readouterr().err
     assert run([*words, "--set", "hardware.devices=2"]) == 2
     assert "Expected one device to measure, but got hardware.devices=2" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adawac.cli import run as run_cli
-from adawac.errors import RunError
+from adawac.errors import ConfigError, RunError
 from adawac.report import collect, render, write_report
 from adawac.runs import example_run
 
@@ -103,6 +103,8 @@ def test_where_it_cannot_be_written(tmp_path: Path):
     run = example_run(tmp_path / "run", slices=4, epochs=2)
     with pytest.raises(RunError, match="is a folder"):
         write_report(run, tmp_path)
+    with pytest.raises(ConfigError, match="at least 0 pictures in the report, but got -1"):
+        write_report(run, tmp_path / "report.html", pictures=-1)
     with pytest.raises(RunError, match="Expected to write"):
         write_report(run, tmp_path / "run" / "run.json" / "report.html")
 

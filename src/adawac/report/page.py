@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from adawac.errors import RunError
+from adawac.errors import ConfigError, RunError
 from adawac.files import write_text
 from adawac.report.contents import Report, collect
 from adawac.runs import Run
@@ -55,6 +55,8 @@ def write_report(
     """
     listed = [runs] if isinstance(runs, Run | Path | str) else list(runs)
     path = Path(out)
+    if pictures < 0:
+        raise ConfigError(f"Expected at least 0 pictures in the report, but got {pictures}. Raise the number.")
     if path.is_dir():
         raise RunError(f"Expected a file for the report, but {path} is a folder. Give a name such as report.html.")
     text = render(collect(listed, pictures=pictures), refresh=refresh)
