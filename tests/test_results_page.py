@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from adawac.config import to_dict
-from adawac.data.diagnose import _how_to_set
 from adawac.data.phantom import phantom_source
 from adawac.data.prepare import prepare
+from adawac.data.recommending import how_to_set
 from adawac.runs import Run
 from places import REPOSITORY
 
@@ -269,7 +269,7 @@ def test_what_diagnose_says_of_acdc_was_measured():
     entries = json.loads((REPOSITORY / "benchmarks" / "results" / "acdc.json").read_text())["runs"]
     dice = {one["name"]: 100 * one["scores"]["adawac"]["dice"]["mean"] for one in entries if one["seed"] == 1}
     samples = {one["name"]: one["samples"] for one in entries}
-    defaults, _, few = _how_to_set(10)["basis"]
+    defaults, _, few = how_to_set(10)["basis"]
     grid = [dice[name] for name in dice if name.startswith("unet-eta")] + [dice["unet-adawac-seed1"]]
     assert f"DSC of {dice['unet-paper-seed1']:.1f} was {max(grid) - dice['unet-paper-seed1']:.1f} points" in defaults
     assert min(grid) == dice["unet-eta8-lambda8-seed1"]
