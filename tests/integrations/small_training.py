@@ -30,7 +30,9 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def plain_loop(epochs: int, *, accumulate: int = 1, autocast: bool = False) -> tuple[Tensor, list[dict[str, Tensor]]]:
+def plain_loop(
+    epochs: int, *, accumulate: int = 1, autocast: bool = False, hold: int = 0
+) -> tuple[Tensor, list[dict[str, Tensor]]]:
     """Train by hand; return beta, and what each sample went through in every epoch."""
     model, criterion = network(), adawac.AdaWAC(NUM_SAMPLES)
     tap, optimizer = adawac.EncoderTap(model, "0"), optimizer_of(model)
@@ -38,6 +40,7 @@ def plain_loop(epochs: int, *, accumulate: int = 1, autocast: bool = False) -> t
     history = []
     for epoch in range(epochs):
         pairs.set_epoch(epoch)
+        criterion.train(epoch >= hold)
         seen = {name: torch.full((NUM_SAMPLES,), torch.nan) for name in ("ell_ce", "ell_dice", "reg_ac", "beta")}
         for number, batch in enumerate(DataLoader(pairs, batch_size=4), 1):
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

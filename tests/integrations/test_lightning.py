@@ -58,6 +58,13 @@ class Validated(Segmenter):
         self.log("val_ce", step.ell_ce.mean())
 
 
+class Held(Segmenter):
+    """Holds its weights by itself."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.criterion.eval()
+
+
 def trainer(folder: Path, epochs: int = 2, *, callbacks=(), package=L, **options):
     return package.Trainer(
         accelerator="cpu",
@@ -100,6 +107,27 @@ def test_training_is_that_of_a_plain_loop(tmp_path, options, same):
     assert (run.status, run.epoch, run.info["epochs"]) == ("finished", 2, 2)
     for name in ("ell_ce", "ell_dice", "reg_ac", "beta"):
         np.testing.assert_allclose(run.history[name], np.stack([one[name] for one in history]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_weights_can_be_held(tmp_path, validated):
+    expected, history = plain_loop(3, hold=2)
+    module = Validated() if validated else Segmenter()
+    callbacks = [RunFolder(tmp_path / "run", hold_epochs=2)]
+    beta, _ = trained(tmp_path, 3, module=module, callbacks=callbacks, validation=loader() if validated else None)
+    torch.testing.assert_close(beta, expected, rtol=1e-6, atol=0)
+    run = Run(tmp_path / "run")
+    np.testing.assert_array_equal(run.history["beta"][:2], 0.5)
+    np.testing.assert_allclose(run.history["ell_ce"], np.stack([one["ell_ce"] for one in history]), rtol=1e-6)
+
+
+def test_a_checkpoint_in_a_new_folder_goes_on_to_hold_them(tmp_path):
+    expected, _ = plain_loop(3, hold=2)
+    _, fitter = trained(tmp_path, 1, callbacks=[RunFolder(tmp_path / "run", hold_epochs=0)], module=Held())
+    fitter.save_checkpoint(tmp_path / "last.ckpt")
+    callbacks = [RunFolder(tmp_path / "other", hold_epochs=2)]
+    beta, _ = trained(tmp_path, 3, callbacks=callbacks, ckpt_path=tmp_path / "last.ckpt")
+    torch.testing.assert_close(beta, expected, rtol=1e-6, atol=0)
 
 
 def test_manual_optimisation_is_recorded_as_well(tmp_path):

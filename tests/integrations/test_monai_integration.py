@@ -181,11 +181,12 @@ def batches(epochs: int):
         monai.utils.set_determinism(None)
 
 
-def plain_loop(epochs: int, out=None):
+def plain_loop(epochs: int, out=None, hold=0):
     model, criterion = network(), adawac.AdaWAC(NUM_SAMPLES)
     tap, optimizer = adawac.EncoderTap(model, "0"), optimizer_of(model)
     recorder = out and RunRecorder(out, criterion, epochs=epochs)
     for epoch, part in enumerate(batches(epochs), 1):
+        criterion.train(epoch > hold)
         for batch in part:
             logits = model(torch.cat(batch["images"]))
             step = criterion(logits, torch.cat(batch["labels"]), tap.pop(), batch["index"])
@@ -260,7 +261,7 @@ def test_the_loss_takes_stacked_resolutions():
 class Engine:
     """A SupervisedTrainer with all that belongs to it."""
 
-    def __init__(self, folder, epochs: int, loss=None, **options):
+    def __init__(self, folder, epochs: int, loss=None, hold_epochs=0, **options):
         from monai.engines import SupervisedTrainer
 
         self.model, self.criterion = network(), adawac.AdaWAC(NUM_SAMPLES)
@@ -274,7 +275,7 @@ class Engine:
             optimizer=self.optimizer,
             loss_function=loss or self.loss,
             prepare_batch=self.loss.prepare_batch,
-            train_handlers=[RunFolder(folder, self.criterion)],
+            train_handlers=[RunFolder(folder, self.criterion, hold_epochs=hold_epochs)],
             **options,
         )
 
@@ -293,6 +294,16 @@ def test_the_engine_trains_as_the_plain_loop(tmp_path):
     run = Run(tmp_path / "run")
     assert (run.status, run.epoch, run.settings["loop"]) == ("finished", 1, "monai")
     np.testing.assert_array_equal(run.history["beta"][-1], beta)
+
+
+def test_an_engine_can_hold_the_weights(tmp_path):
+    pytest.importorskip("ignite")
+    engine = Engine(tmp_path / "run", 2, hold_epochs=1)
+    engine.trainer.run()
+    torch.testing.assert_close(engine.criterion.weights.beta, plain_loop(2, hold=1))
+    beta = Run(tmp_path / "run").history["beta"]
+    np.testing.assert_array_equal(beta[0], 0.5)
+    assert (beta[1] != 0.5).all()
 
 
 def test_an_engine_that_is_resumed_goes_on_with_the_folder(tmp_path):

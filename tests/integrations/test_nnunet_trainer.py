@@ -270,6 +270,15 @@ class TestTrainer:
         assert sum(moved) >= len(moved) - 2  # all but the head that nnU-Net's deep supervision leaves out
         assert type(trainer.loss).__name__ == "DeepSupervisionWrapper"  # nnU-Net's, for validation
 
+    def test_weights_can_be_held(self, dataset: Path) -> None:
+        trainer = make_trainer(dataset, hold_epochs=1)
+        trainer.on_train_start()
+        for epoch in (0, 1):
+            trainer.current_epoch = epoch
+            trainer.on_train_epoch_start()
+            trainer.train_step(next(trainer.dataloader_train))
+            assert trainer.criterion.weights.log_odds.any() == (epoch == 1)
+
     def test_validation_is_nnunets_and_leaves_the_weights(self, dataset: Path) -> None:
         from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 

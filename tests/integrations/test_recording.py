@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import adawac
-from adawac.errors import ConfigError
+from adawac.errors import ConfigError, ShapeError
 from adawac.integrations.recording import RunRecorder
 from adawac.runs import Run
 
@@ -41,3 +41,60 @@ def test_it_wants_a_criterion(tmp_path):
     with pytest.raises(ConfigError, match=r"but got Linear\. Give what adawac\.AdaWAC"):
         RunRecorder(tmp_path / "run", torch.nn.Linear(1, 1))
     assert not (tmp_path / "run").exists()
+
+
+def test_weights_are_held_for_some_epochs_and_recorded(tmp_path):
+    criterion = adawac.AdaWAC(2)
+    with RunRecorder(tmp_path / "run", criterion, epochs=3, hold_epochs=2) as recorder:
+        for epoch in (1, 2, 3):
+            step(criterion)
+            assert criterion.training
+            assert torch.equal(criterion.weights.log_odds, torch.zeros(2)) == (epoch <= 2)
+            criterion.eval()
+            step(criterion)  # of a validation
+            assert not criterion.training
+            criterion.train()
+            recorder.end_epoch(epoch)
+    run = Run(tmp_path / "run")
+    np.testing.assert_array_equal(run.history["beta"][:2], 0.5)
+    np.testing.assert_array_equal(run.history["beta"][2], criterion.weights.beta)
+    assert run.settings["method"]["hold_epochs"] == 2
+    step(criterion)  # the recorder is gone
+    assert not np.array_equal(run.history["beta"][2], criterion.weights.beta)
+
+
+def test_a_run_that_goes_on_holds_what_is_left(tmp_path):
+    criterion = adawac.AdaWAC(2)
+    with RunRecorder(tmp_path / "run", criterion, hold_epochs=2) as recorder:
+        step(criterion)
+        recorder.end_epoch(1)
+    with RunRecorder(tmp_path / "run", criterion, hold_epochs=2, resume=1) as recorder:
+        for epoch in (2, 3):
+            step(criterion)
+            recorder.end_epoch(epoch)
+    beta = Run(tmp_path / "run").history["beta"]
+    np.testing.assert_array_equal(beta[:2], 0.5)
+    assert (beta[2] != 0.5).all()
+
+
+def test_a_held_step_that_fails_leaves_the_criterion_as_it_was(tmp_path):
+    criterion = adawac.AdaWAC(2)
+    with RunRecorder(tmp_path / "run", criterion, hold_epochs=1):
+        with pytest.raises(ShapeError):
+            criterion(torch.zeros(4, 3, 8, 8), torch.ones(4, 8, 9, dtype=torch.int64), None, torch.tensor([0, 1]))
+        assert criterion.training
+
+
+@pytest.mark.parametrize(("epochs", "hold"), [(3, 3), (None, -1)])
+def test_a_hold_that_cannot_be_is_refused(tmp_path, epochs, hold):
+    with pytest.raises(ConfigError, match=f"hold_epochs between 0 and the number of epochs, but got {hold} of"):
+        RunRecorder(tmp_path / "run", adawac.AdaWAC(2), epochs=epochs, hold_epochs=hold)
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_rush_are_pointed_out(tmp_path, caplog):
+    criterion = adawac.AdaWAC(2, lambda_ac=100.0)
+    with RunRecorder(tmp_path / "run", criterion) as recorder:
+        step(criterion)
+        recorder.end_epoch(1)
+    assert "let the network settle first (hold_epochs=3), or lower eta_beta or lambda_ac" in caplog.text

@@ -47,6 +47,7 @@ class RunFolder(Callback):
         samples: The table of the training set, or the name of the case that each sample belongs to, by row.
         class_names: Name of each class, background first.
         criterion: The criterion's name in the LightningModule, if there are several.
+        hold_epochs: Keep all weights where they are for so many epochs, until the network has settled.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class RunFolder(Callback):
         samples: SampleTable | Sequence[str] | None = None,
         class_names: Sequence[str] | None = None,
         criterion: str | None = None,
+        hold_epochs: int = 0,
     ):
         self.out, self.samples, self.class_names, self.criterion = Path(out), samples, class_names, criterion
+        self.hold_epochs = hold_epochs
         self._recorder: RunRecorder | None = None
         self._epoch = -1  # whose values the recorder has
         self._validated: dict[str, float] = {}
@@ -69,6 +72,7 @@ class RunFolder(Callback):
         if trainer.fast_dev_run:  # type: ignore[attr-defined]  # Lightning adds it later
             return
         self._recorder = self._open(trainer, pl_module)
+        self._recorder.done = trainer.current_epoch  # also where the folder is a new one
         if self._restored is not None:
             self._epoch = self._restored["epoch"]
             self._recorder.load_state_dict(self._restored["record"])
@@ -84,6 +88,7 @@ class RunFolder(Callback):
             samples=self.samples,
             class_names=self.class_names,
             epochs=trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None,
+            hold_epochs=self.hold_epochs,
             resume=trainer.current_epoch if again and (self.out / "run.json").is_file() else None,
             loop="lightning",
             summary={"model": type(pl_module).__name__},

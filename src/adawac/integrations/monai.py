@@ -186,6 +186,7 @@ class RunFolder:
         samples: The table of the training set, or the name of the case that each sample belongs to, by row.
         class_names: Name of each class, background first.
         summary: What a list of runs shows of this one: `{"model": "UNet"}`.
+        hold_epochs: Keep all weights where they are for so many epochs, until the network has settled.
     """
 
     def __init__(
@@ -196,9 +197,15 @@ class RunFolder:
         samples: SampleTable | Sequence[str] | None = None,
         class_names: Sequence[str] | None = None,
         summary: Mapping[str, Any] | None = None,
+        hold_epochs: int = 0,
     ):
         self.out, self.criterion = Path(out), criterion
-        self.options: dict[str, Any] = {"samples": samples, "class_names": class_names, "summary": summary}
+        self.options: dict[str, Any] = {
+            "samples": samples,
+            "class_names": class_names,
+            "summary": summary,
+            "hold_epochs": hold_epochs,
+        }
         self._recorder: RunRecorder | None = None
 
     def attach(self, engine: "Engine") -> None:
@@ -220,6 +227,7 @@ class RunFolder:
             loop="monai",
             **self.options,
         )
+        self._recorder.done = done  # also where the folder is a new one
 
     def _end_epoch(self, engine: "Engine") -> None:
         if self._recorder is not None:

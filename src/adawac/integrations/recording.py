@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from adawac.algorithm import Criterion, Step
+from adawac.algorithm import AdaWAC, Criterion, Step
 from adawac.config import Config, section, setting
 from adawac.config.types import plain as in_yaml
 from adawac.data.cases import SampleTable
@@ -26,7 +26,7 @@ from adawac.errors import AdawacError, ConfigError, DataError
 from adawac.integrations.samples import describe_samples
 from adawac.methods import METHODS
 from adawac.runs import FIELDS, RunWriter
-from adawac.train.summary import summarise
+from adawac.train.summary import summarise, warn_of_rush
 
 __all__ = ["LoopConfig", "RunRecorder", "plain"]
 
@@ -39,6 +39,7 @@ class MethodSettings(Config):
 
     name: str = setting("adawac", "The method's name, one of `adawac.METHODS`.")
     options: dict[str, Any] = setting({}, "Its options, all of them.")
+    hold_epochs: int = setting(0, "Epochs in which all weights stayed at one half.", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +66,16 @@ class RunRecorder:
             show.
         class_names: Name of each class, background first; not needed with a table.
         epochs: How many epochs there will be.
+        hold_epochs: Keep all weights where they are for so many epochs, until the network has settled.
         resume: Go on with the run that is there, after this epoch; None begins a new one.
         loop: Whose training loop it is.
         summary: What a list of runs shows of this one, besides the method: `{"model": "UNet", "seed": 1}`.
         settings: Anything worth keeping, as plain data: hyper-parameters, for example.
 
     A copy of the criterion (`copy.deepcopy`, pickle) is not recorded: the run is that of the original.
+
+    Attributes:
+        done: How many epochs are over: weights are held while that is less than `hold_epochs`.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class RunRecorder:
         samples: SampleTable | Sequence[str] | None = None,
         class_names: Sequence[str] | None = None,
         epochs: int | None = None,
+        hold_epochs: int = 0,
         resume: int | None = None,
         loop: str = "pytorch",
         summary: Mapping[str, Any] | None = None,
@@ -91,7 +97,14 @@ class RunRecorder:
                 f"Expected the criterion that is trained with, but got {type(criterion).__name__}. "
                 "Give what adawac.AdaWAC(…) or adawac.build_method(…) returned."
             )
+        if hold_epochs < 0 or (epochs is not None and hold_epochs >= epochs):
+            raise ConfigError(
+                f"Expected hold_epochs between 0 and the number of epochs, but got {hold_epochs} of "
+                f"{'any number' if epochs is None else epochs}. Lower it, or the weights never move."
+            )
         self.criterion, self.samples, self.class_names = criterion, samples, class_names
+        self.hold_epochs, self.done = hold_epochs, resume or 0
+        self._held = False  # in the step that is being computed
         log_odds = criterion.weights.log_odds
         if samples is not None and len(samples) != len(log_odds):
             raise DataError(
@@ -108,13 +121,28 @@ class RunRecorder:
         about = {"method": _method_name(criterion), **(summary or {})}
         config = LoopConfig(
             loop=loop,
-            method=MethodSettings(name=about["method"], options=asdict(criterion.objective)),
+            method=MethodSettings(name=about["method"], options=asdict(criterion.objective), hold_epochs=hold_epochs),
             settings=plain(settings or {}),
         )
         self._writer = _open(out, config, epochs, about, resume)
         if isinstance(samples, SampleTable):
             self._introduce(samples, np.arange(len(samples)))
-        self._hook = criterion.register_forward_hook(_Watch(self._note), with_kwargs=True)
+        self._hooks = (
+            criterion.register_forward_pre_hook(_Watch(self._hold)),
+            criterion.register_forward_hook(_Watch(self._let_move), always_call=True),
+            criterion.register_forward_hook(_Watch(self._note), with_kwargs=True),
+        )
+
+    def _hold(self, criterion: Criterion, args: tuple[Any, ...]) -> None:
+        """Keep the weights from moving in this step, whatever the loop does with the criterion's mode."""
+        self._held = criterion.training and self.done < self.hold_epochs
+        if self._held:
+            criterion.eval()
+
+    def _let_move(self, criterion: Criterion, *call: Any) -> None:
+        if self._held:
+            criterion.train()
+            self._held = False
 
     @torch.no_grad()
     def _note(self, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], step: Step) -> None:
@@ -149,6 +177,7 @@ class RunRecorder:
             epoch: The first is 1.
             metrics: More numbers of this epoch to keep, such as a validation's.
         """
+        self.done = epoch
         values = _of_all_ranks(self._values).cpu().numpy()
         seen = np.flatnonzero(~np.isnan(values).all(0))
         if not len(seen):
@@ -157,6 +186,8 @@ class RunRecorder:
         fields = dict(zip(FIELDS, values[:, seen], strict=True))
         numbers = {"loss": float(self._loss) / max(1, self._steps), **summarise(fields, self._sparse[seen])}
         if self._writer is not None:
+            if epoch == self.hold_epochs + 1 and isinstance(self.criterion, AdaWAC):
+                warn_of_rush(fields, epoch, "hold_epochs=3", "eta_beta")
             self._writer.log_history(epoch, self._places[seen], **fields)
             self._writer.log_metrics(epoch, {**(metrics or {}), **numbers})
         self.reset()
@@ -206,8 +237,8 @@ class RunRecorder:
         self._loss.copy_(state["loss"])
 
     def close(self, status: Literal["finished", "interrupted"] = "finished") -> None:
-        """Note how the run ended and take the hook off; the first call counts."""
-        self._hook.remove()
+        """Note how the run ended and take the hooks off; the first call counts."""
+        self._let_go()
         if self._writer is not None:
             self._writer.close(status)
 
@@ -217,13 +248,17 @@ class RunRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._hook.remove()
+        self._let_go()
         if self._writer is not None:
             self._writer.__exit__(kind, error, trace)
 
+    def _let_go(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
 
 class _Watch:
-    """The hook on the criterion. A copy of the criterion carries a copy of it, which sees nothing."""
+    """A hook on the criterion. A copy of the criterion carries a copy of it, which sees nothing."""
 
     def __init__(self, note: Callable[..., None]):
         self.note: Callable[..., None] | None = note

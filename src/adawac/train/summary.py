@@ -45,11 +45,19 @@ def separation(ell_ce: Floats, reg_ac: Floats, beta: Floats, sparse: npt.NDArray
     }
 
 
-def warn_of_rush(fields: dict[str, Floats], epoch: int) -> None:
+def warn_of_rush(
+    fields: dict[str, Floats], epoch: int, hold: str = "method.hold_epochs=3", eta: str = "method.options.eta_beta"
+) -> None:
     """Warn if the first epoch in which weights move has sent nearly all of them to consistency.
 
     A network's features are large and unsettled in its first steps, whatever the samples. Weights add up what they
     see, so that a few hundred of such steps may outweigh the rest of the run.
+
+    Args:
+        fields: What the epoch recorded.
+        epoch: Its number.
+        hold: How to let the network settle first, where the training is set up.
+        eta: What the step size of the weights is called there.
     """
     off = float(np.mean(fields["beta"] < OFF))
     if off > _TOO_MANY:
@@ -57,12 +65,14 @@ def warn_of_rush(fields: dict[str, Floats], epoch: int) -> None:
         log.warning(
             "Weights of %.0f %% of the samples fell below %g in epoch %d, in which the median consistency was %.2g and "
             "the median cross-entropy %.2g. That may switch their labels off for good: let the network settle first "
-            "(method.hold_epochs=3), or lower method.options.eta_beta or lambda_ac.",
+            "(%s), or lower %s or lambda_ac.",
             100 * off,
             OFF,
             epoch,
             ac,
             ce,
+            hold,
+            eta,
         )
 
 

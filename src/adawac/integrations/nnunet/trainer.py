@@ -40,6 +40,8 @@ class nnUNetTrainerAdaWAC(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  (
     """Step size of the weights; None is the preset's, 1 for `paper`."""
     lambda_ac: float | None = None
     """Factor of the consistency; None is the preset's, 1 for `paper`."""
+    hold_epochs: int = 0
+    """Epochs in which all weights stay at one half, until the network has settled."""
     options: ClassVar[Mapping[str, Any]] = {}
     """Further fields of `adawac.Objective`; they come on top of all others."""
     encoder: str = "encoder"
@@ -103,8 +105,9 @@ class nnUNetTrainerAdaWAC(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  (
         return step.loss
 
     def on_train_epoch_start(self) -> None:
-        """Start an epoch as nnU-Net does."""
+        """Start an epoch as nnU-Net does; the first ones leave the weights where they are."""
         super().on_train_epoch_start()
+        self.criterion.train(self.current_epoch >= self.hold_epochs)
         self.terms = []
 
     def on_train_epoch_end(self, train_outputs: list[dict[str, Any]]) -> None:
