@@ -31,12 +31,12 @@ def settings(store: Path, method: str, seed: int, epochs: int) -> TrainConfig:
             "data.image_size": (_SIZE, _SIZE),
             "data.batch_size": 8,
             "model.name": "smp:Unet/resnet18",
-            "model.options": {"encoder_depth": 4, "decoder_channels": [64, 48, 32, 16]},
+            "model.options": {"encoder_depth": 3, "decoder_channels": [48, 32, 16]},
             "method.name": method,
             "method.preset": "official",
             "method.options": {"eta_beta": 1.0, "lambda_ac": 1.0},
             "optim.optimizer": "adamw",
-            "optim.lr": 0.002,
+            "optim.lr": 0.003,
             "optim.schedule": "cosine",
             "optim.warmup_epochs": 1 if epochs > 1 else 0,
             "hardware.accelerator": "cpu",
@@ -47,7 +47,7 @@ def settings(store: Path, method: str, seed: int, epochs: int) -> TrainConfig:
 
 
 def demonstrate(
-    out: Path, *, seed: int = 1, epochs: int = 15, watch: Callable[[], Any] | None = None, note: Callable[[str], None]
+    out: Path, *, seed: int = 1, epochs: int = 18, watch: Callable[[], Any] | None = None, note: Callable[[str], None]
 ) -> dict[str, Any]:
     """Prepare, train, evaluate and report into a folder; what is there already is not done again.
 

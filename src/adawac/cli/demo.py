@@ -12,7 +12,7 @@ from adawac.cli.main import START, AsJson, app, print_json, printable
 def demo(
     *,
     out: Annotated[Path, Parameter(help="Folder for the data, the runs and the report.")] = Path("demo"),
-    epochs: Annotated[int, Parameter(help="Passes over the training samples.")] = 15,
+    epochs: Annotated[int, Parameter(help="Passes over the training samples.")] = 18,
     seed: Annotated[int, Parameter(help="Draws the network, the views and the order of the samples.")] = 1,
     as_json: AsJson = False,
 ) -> None:
