@@ -11,7 +11,7 @@ from acdc_list import Block, Group, Listing
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
-from results_page import OVERVIEW, OVERVIEW_TEXT, Entry
+from results_page import OVERVIEW, OVERVIEW_TEXT, Entry, mean_dice
 
 from adawac.config import TrainConfig
 from adawac.figures.picture import Picture
@@ -58,7 +58,7 @@ def _lines(group: Group, entries: list[Entry]) -> Iterator[Line]:
         yield Line(block.title.replace("`", ""), {})
         for row, label in block.labels.items():
             found = [one for one in entries if one["row"] == row]
-            scores = {one["seed"]: 100 * one["scores"]["adawac"]["dice"]["mean"] for one in found}
+            scores = {one["seed"]: mean_dice(one) for one in found}
             if scores:
                 yield Line(label.replace("`", ""), scores, _method(found[0]))
 

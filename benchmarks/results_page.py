@@ -102,7 +102,7 @@ def _short(lines: list[tuple[str, str, str]], rows: Rows) -> str:
     for label, without, given in lines:
         pairs = _pairs(rows.get(given, []), rows.get(without, []))
         if pairs:
-            first, second = ([100 * _mean_dice(pair[place]) for pair in pairs] for place in (0, 1))
+            first, second = ([mean_dice(pair[place]) for pair in pairs] for place in (0, 1))
             gains = [one - other for one, other in zip(first, second, strict=True)]
             body.append([label, len(pairs), _spread(second), _spread(first), _spread(gains, sign="+")])
     return table(["ACDC, test DSC in %", "seeds", "without", "with AdaWAC", "difference"], body) if body else ""
@@ -168,7 +168,7 @@ def _overlap(block: Block, rows: Rows) -> str:
     body = [
         [
             f"{block.labels[row]} ({len(entries)})",
-            *([_spread([100 * _mean_dice(one) for one in entries if one["seed"] in shared])] if shared else []),
+            *([_spread([mean_dice(one) for one in entries if one["seed"] in shared])] if shared else []),
             *(_spread([100 * one["scores"]["adawac"]["dice"][name] for one in entries]) for name in classes),
             _spread([one["samples"] * one["epochs"] * one["views"] / 1000 for one in entries], 0),
         ]
@@ -219,7 +219,7 @@ def _differences(block: Block, rows: Rows) -> str:
     for first, second in block.compare:
         pairs = _pairs(rows.get(first, []), rows.get(second, []))
         if pairs:
-            seeds = [100 * (_mean_dice(one) - _mean_dice(other)) for one, other in pairs]
+            seeds = [mean_dice(one) - mean_dice(other) for one, other in pairs]
             name = f"{block.labels[first]} − {block.labels[second]}"
             body.append([name, len(pairs), _spread(seeds, sign="+"), ", ".join(f"{one:+.1f}" for one in seeds)])
             body[-1] += _by_patient(pairs)
@@ -232,8 +232,9 @@ def _pairs(first: list[Entry], second: list[Entry]) -> list[tuple[Entry, Entry]]
     return [(one, others[one["seed"]]) for one in first if one["seed"] in others]
 
 
-def _mean_dice(entry: Entry) -> float:
-    return float(entry["scores"]["adawac"]["dice"]["mean"])
+def mean_dice(entry: Entry) -> float:
+    """Return the DSC of a run in percent: the mean over classes and cases."""
+    return 100 * float(entry["scores"]["adawac"]["dice"]["mean"])
 
 
 def _by_patient(pairs: list[tuple[Entry, Entry]]) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from markdown_table import table
+from results_page import mean_dice
 
 __all__ = ["BLOCKS"]
 
@@ -108,8 +109,7 @@ def runs(result: dict[str, Any]) -> str:
     found = []
     for one in alone:
         (network, theirs), rate = released[one["row"]], one["slices_per_second"]
-        dice = 100 * one["scores"]["adawac"]["dice"]["mean"]
-        found.append([network, str(one["seed"]), f"{rate:.0f}", f"{rate / theirs:.1f}×", f"{dice:.1f}"])
+        found.append([network, str(one["seed"]), f"{rate:.0f}", f"{rate / theirs:.1f}×", f"{mean_dice(one):.1f}"])
     header = ["network", "seed", "slices/s", "against released", "test DSC, %"]
     return f"{table(header, found)}\n\n{alone[0]['device']}, torch {alone[0]['torch']}."
 
