@@ -242,7 +242,7 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
     training.add_argument("store", type=Path)
     training.add_argument("runs", type=Path)
     training.add_argument("--seconds", type=float, required=True, help="how long all of it may take")
-    training.add_argument("--only", nargs="*", help="groups or names, with * for anything")
+    training.add_argument("--only", nargs="*", help="groups or names, with * for anything, in this order")
     training.add_argument("--keep-checkpoints", action="store_true")
     training.add_argument("--shared", type=int, default=1, metavar="N", help="N such processes use the device")
     collecting = commands.add_parser("collect")

@@ -95,10 +95,11 @@ class Listing:
         return [run for group in self.groups for block in group.blocks for run in block.runs]
 
     def chosen(self, patterns: list[str] | None) -> list[Planned]:
-        """Return the runs whose group, or whose name, matches one of the patterns; all without patterns."""
+        """Return the runs whose group or name matches a pattern, those of the first pattern first; all without any."""
         if not patterns:
             return self.runs
-        return [run for run in self.runs if any(fnmatch(run.group, one) or fnmatch(run.name, one) for one in patterns)]
+        matching = (run for one in patterns for run in self.runs if fnmatch(run.group, one) or fnmatch(run.name, one))
+        return list({run.name: run for run in matching}.values())
 
 
 def read_list(path: Path = LIST) -> Listing:

@@ -128,10 +128,6 @@ def main():
     call = lambda **more: timed(  # noqa: E731
         lambda: evaluate(args.run, data=args.store, device=args.device, **{**OPTIONS, **more})
     )
-    first, (evaluation,) = call()
-    again = min(call()[0] for _ in range(args.repeats))
-    in_one_process = call(workers=0)[0]
-    with_gallery = call(gallery=100)[0]
     run, store = Run(args.run), Store(args.store or Run(args.run).config.data.store)
     table = resolve_split(store.table, run.config.data.split, run.config.seed)
     cases = table.take(table.split == "test").cases
@@ -144,19 +140,25 @@ def main():
         "model": run.config.model.name,
         "dataset": store.dataset,
         "volumes": len(cases),
-        "mean_dice": evaluation.summaries["dice"][-1].mean,
-        "mean_hd95_voxels": evaluation.summaries["hd95"][-1].mean,
-        "first_call_s": first,
-        "again_s": again,
-        "again_without_processes_s": in_one_process,
-        "again_with_galleries_s": with_gallery,
-        "command_s": min(command(args.run, args.store, args.device) for _ in range(2)),
-        "parts": parts(run, store, cases, args.device),
-        **(released_way(run, store, cases, args.device) if args.released else {}),
+        "epochs": run.epoch,
     }
-    text = json.dumps(result, indent=2)
-    print(text)
-    args.out.write_text(text + "\n")
+
+    def note(**found):
+        """Write what is known so far: the most telling first, in case that there is no time for the rest."""
+        result.update(found)
+        print(json.dumps(found), flush=True)
+        args.out.write_text(json.dumps(result, indent=2) + "\n")
+
+    first, (evaluation,) = call()
+    mean = {name: evaluation.summaries[name][-1].mean for name in ("dice", "hd95")}
+    note(mean_dice=mean["dice"], mean_hd95_voxels=mean["hd95"], first_call_s=first)
+    note(again_s=min(call()[0] for _ in range(args.repeats)))
+    note(parts=parts(run, store, cases, args.device))
+    note(again_without_processes_s=call(workers=0)[0])
+    note(again_with_galleries_s=call(gallery=100)[0])
+    note(command_s=min(command(args.run, args.store, args.device) for _ in range(2)))
+    if args.released:
+        note(**released_way(run, store, cases, args.device))
 
 
 if __name__ == "__main__":

@@ -120,8 +120,8 @@ def _measured(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def _failures(result: dict[str, Any]) -> str:
     """Return a sentence for each measurement that ended in an error."""
-    failed = [f" {name}: {one['error']}" for name, one in result["measured"].items() if "error" in one]
-    return "".join(failed)
+    failed = {name: one["error"].split(" (")[0] for name, one in result["measured"].items() if "error" in one}
+    return "".join(f" {name}: {error.rstrip('.')}." for name, error in failed.items())
 
 
 def _where(result: dict[str, Any]) -> str:

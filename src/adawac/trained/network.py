@@ -1,11 +1,13 @@
 """A trained network with all that it takes to use it: its input, its classes, and how scans are prepared for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from adawac.config import ModelConfig
 from adawac.data.preprocessing import Preprocessing
@@ -56,11 +58,24 @@ def build_network(
     class_names: Sequence[str],
     channels: Sequence[str],
 ) -> nn.Module:
-    """Build a network without pretrained weights: its own replace them."""
+    """Build a network without weights: its own are yet to come, by `load_tensors`."""
     # A configuration may name the border, too: what was trained counts.
     options = {**model.options, "faithful": faithful}
-    network, _ = build(model.name, len(class_names), len(channels), image_size, tap=model.tap, **options)
+    with _Unfilled():
+        network, _ = build(model.name, len(class_names), len(channels), image_size, tap=model.tap, **options)
     return network
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out the random numbers of weights that are replaced, which take most of a network's building."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, arguments: Any = (), options: Mapping[str, Any] | None = None
+    ) -> Any:
+        random = function in (torch.Tensor.normal_, torch.Tensor.uniform_)
+        if random or getattr(function, "__module__", None) == nn.init.__name__:
+            return arguments[0] if arguments else (options or {})["tensor"]
+        return function(*arguments, **(options or {}))
 
 
 def load_tensors(network: nn.Module, tensors: Mapping[str, torch.Tensor], where: str) -> None:
