@@ -51,6 +51,7 @@ class Block:
         settings: Their settings, as far as they are not those of all runs.
         labels: What each row is called, by its name; rows of other blocks may stand among them.
         compare: Pairs of rows, of which the second is subtracted from the first seed by seed.
+        published: For some rows, what a publication has instead: a `label`, and the DSC in % of each class and `mean`.
         runs: The runs, seed by seed.
     """
 
@@ -58,6 +59,7 @@ class Block:
     settings: dict[str, Any]
     labels: dict[str, str]
     compare: list[tuple[str, str]]
+    published: dict[str, dict[str, Any]]
     runs: list[Planned]
 
 
@@ -129,6 +131,7 @@ def read_list(path: Path = LIST) -> Listing:
 
 def _block(group: str, block: dict[str, Any], shared: dict[str, Any]) -> Block:
     common = {**shared, **block.get("set", {})}
+    seeds = {row: one.get("seeds", block["seeds"]) for row, one in block["rows"].items()}
     runs = [
         Planned(
             name=f"{row}-seed{seed}",
@@ -139,8 +142,9 @@ def _block(group: str, block: dict[str, Any], shared: dict[str, Any]) -> Block:
             part=block.get("part", "test"),
             tta=block.get("tta", False),
         )
-        for seed in block["seeds"]
+        for seed in sorted(set().union(*seeds.values()))
         for row, one in block["rows"].items()
+        if seed in seeds[row]
     ]
     labels = {**block.get("beside", {}), **{row: one["label"] for row, one in block["rows"].items()}}
     return Block(
@@ -148,6 +152,7 @@ def _block(group: str, block: dict[str, Any], shared: dict[str, Any]) -> Block:
         settings=block.get("set", {}),
         labels=labels,
         compare=[(first, second) for first, second in block.get("compare", [])],
+        published=block.get("published", {}),
         runs=runs,
     )
 

@@ -234,6 +234,29 @@ def jobs(result: dict[str, Any]) -> str:
     return "\n\n".join([table(header, rows), table(["", "s"], listed), where])
 
 
+def gap(result: dict[str, Any]) -> str:
+    """What separates the best results on ACDC from a perfect one."""
+    grid, size = result["grid"], "×".join(map(str, result["size"]))
+    names = {"mean": "all classes"}
+    bound = table(
+        ["DSC, %", *(names.get(name, name) for name in grid)],
+        [[f"true labels on {size} pixels and back", *(f"{value:.1f}" for value in grid.values())]],
+    )
+    blocks = [block for group in read_list().groups for block in group.blocks]
+    labels = {row: label for block in blocks for row, label in block.labels.items()}
+    rows = [
+        [
+            f"{labels[row]} ({one['seeds']})",
+            f"{one['all']:.1f}",
+            ", ".join(f"{name} {value:.1f}" for name, value in one["lowest"].items()),
+            f"{one['others']:.1f}",
+        ]
+        for row, one in result["patients"].items()
+    ]
+    header = ["DSC, % (seeds)", "all patients", "the two that score lowest", "without these"]
+    return f"{bound}\n\n{table(header, rows)}\n\n{result['cases']} test cases."
+
+
 SOURCES = {"demo-separation": "demo", "training-runs": "acdc"}
 """Blocks that are made from another's results."""
 
@@ -243,6 +266,7 @@ BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "demo": demo,
     "demo-separation": demo_separation,
     "evaluation": evaluation,
+    "gap": gap,
     "jobs": jobs,
     "loading": loading,
     "loading-cuda": loading,

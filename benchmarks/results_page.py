@@ -152,7 +152,7 @@ def _block(block: Block, rows: Rows) -> str:
     if not any(run.row in rows for run in block.runs):
         return ""
     own = {row: rows[row] for row in block.labels if row in rows}
-    tables = [_settings(block), _overlap(block, own), _distance(block, own), _differences(block, own)]
+    tables = (_settings(block), *(of(block, own) for of in (_overlap, _published, _distance, _differences)))
     return "\n\n".join([f"### {block.title}", *filter(None, tables)])
 
 
@@ -176,6 +176,18 @@ def _overlap(block: Block, rows: Rows) -> str:
     ]
     alone = [f"seed {', '.join(map(str, shared))} alone"] if shared else []
     return table(["DSC, % (seeds)", *alone, *_named(classes), "thousand images trained on"], body)
+
+
+def _published(block: Block, rows: Rows) -> str:
+    """Return the table of how far rows are from what was published, or nothing where nothing was."""
+    classes, body = _classes(rows), []
+    for row, theirs in block.published.items():
+        if row in rows:
+            scores = [one["scores"]["adawac"]["dice"] for one in rows[row]]
+            apart = [[100 * one[name] - theirs[name] for one in scores] for name in classes]
+            body.append([theirs["label"], *(f"{theirs[name]:.1f}" for name in classes)])
+            body.append([f"{block.labels[row]} − these", *(_spread(of_class, sign="+") for of_class in apart)])
+    return table(["DSC, %, beside what was published", *_named(classes)], body) if body else ""
 
 
 def _shared_seeds(rows: Rows) -> list[int]:

@@ -44,6 +44,9 @@ groups:
           endless: {label: much too long, set: {method.name: baseline, epochs: 1000000}}
           broken: {label: no such network, set: {model.name: nonsense}}
           ada: {label: AdaWAC, set: {method.name: adawac}}
+        published:
+          ada: {label: "a paper's", mean: 90, RV: 91, LV: 89}
+          broken: {label: never run, mean: 1, RV: 1, LV: 1}
         compare: [[ada, base]]
   second:
     title: And elsewhere?
@@ -242,6 +245,19 @@ class TestList:
         methods = ("baseline", "pair", "adawac")
         assert names == [f"unet-{method}-seed{seed}" for seed in (1, 2, 3) for method in methods]
 
+    def test_runs_are_chosen_in_the_order_of_the_patterns(self, acdc):
+        chosen = acdc.read_list().chosen(["best-*", "lite0-pair-*", "lite0-*-seed3"])
+        names = [run.name for run in chosen]
+        assert len(names) == len(set(names))
+        kinds = [name.split("-")[0] for name in names]
+        assert kinds == sorted(kinds)  # first the best ones, although they come last in the list
+        assert names.index("lite0-pair-seed3") < names.index("lite0-baseline-seed3")
+
+    def test_a_row_may_have_seeds_of_its_own(self, acdc, tmp_path):
+        half = "half: {label: half"
+        (tmp_path / "list.yaml").write_text(LIST.replace(half, f"{half}, seeds: [3]").replace("[1, 2]", "[7]"))
+        assert [run.name for run in acdc.read_list(tmp_path / "list.yaml").chosen(["second"])] == ["half-seed3"]
+
     def test_a_name_twice_is_refused(self, acdc, tmp_path):
         (tmp_path / "list.yaml").write_text(LIST.replace("half: {label", "base: {label"))
         with pytest.raises(ValueError, match=r"these twice: base-seed1"):
@@ -367,6 +383,13 @@ class TestPage:
         [difference] = [row for row in rows if row[0] == "AdaWAC − baseline"]
         assert difference == ["AdaWAC − baseline", "2", "+11.0 ± 1.4", "+10.0, +12.0", "+10.0 to +20.0", "0.5"]
         assert "much too long" not in found["acdc-first"]
+        # A row without a run is not held against anything.
+        published = rows.index(["DSC, %, beside what was published", "all classes", "RV", "LV"])
+        assert rows[published + 2 : published + 5] == [
+            ["a paper's", "90.0", "91.0", "89.0"],
+            ["AdaWAC − these", "-8.0 ± 2.0", "-19.0 ± 2.0", "+3.0 ± 2.0"],
+            [""],
+        ]
 
     def test_the_first_pages_show_what_both_rows_of_a_line_have(self, page, listing):
         entries = [entry("ada", seed, dice, (1.0, 1.0)) for seed, dice in ((1, 0.8), (2, 0.9), (3, 0.1))]
@@ -423,3 +446,34 @@ class TestPage:
         for name in page.blocks(acdc.read_list(), []):
             for text in (first, index) if name == "acdc-short" else (results,):
                 assert text.count(f"<!-- {name} -->") == 1
+
+
+class TestGap:
+    @pytest.fixture
+    def gap(self, acdc):
+        import gap
+
+        return gap
+
+    def test_a_grid_as_fine_as_the_images_loses_nothing(self, gap, tmp_path, monkeypatch):
+        from adawac.data.store import Store
+
+        prepare(phantom_source(2, 0, size=48, slices=(4, 6), sparse=0), None, tmp_path / "store", progress=False)
+        store = Store(tmp_path / "store")
+        cases = list(store.table.cases)
+        monkeypatch.setattr(gap, "SIZE", store.stack(cases[0])[1].shape[1:])
+        assert set(gap.through_the_grid(store, cases).values()) == {100.0}
+        monkeypatch.setattr(gap, "SIZE", (12, 12))
+        assert 0 < gap.through_the_grid(store, cases)["mean"] < 99
+
+    def test_patients_count_once_with_the_mean_of_their_seeds(self, gap, monkeypatch):
+        seeds = [{"a": 0.9, "b": 0.2, "c": 0.4, "d": 0.7}, {"a": 0.7, "b": 0.6, "c": 0.4, "d": 0.7}]
+        entries = [{"row": "ours", "patients": one} for one in seeds] + [{"row": "other", "patients": {}}]
+        monkeypatch.setattr(gap, "read_results", lambda: entries)
+        found = gap.by_patient("ours")
+        assert (found["seeds"], found["all"], found["others"]) == pytest.approx((2, 57.5, 75))
+        assert found["lowest"] == pytest.approx({"b": 40, "c": 40})
+
+    def test_the_page_has_the_present_runs(self, gap):
+        written = json.loads((gap.RESULTS.parent / "gap.json").read_text())["patients"]
+        assert written == {row: gap.by_patient(row) for row in gap.ROWS}
