@@ -1,5 +1,7 @@
 """A tiny network and data set, and the plain PyTorch loop that integrations are measured against."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -31,11 +33,18 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def plain_loop(
-    epochs: int, *, accumulate: int = 1, autocast: bool = False, hold: int = 0
+    epochs: int,
+    *,
+    accumulate: int = 1,
+    autocast: torch.dtype = torch.float32,
+    hold: int = 0,
+    device: str = "cpu",
+    wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
 ) -> tuple[Tensor, list[dict[str, Tensor]]]:
-    """Train by hand; return beta, and what each sample went through in every epoch."""
-    model, criterion = network(), adawac.AdaWAC(NUM_SAMPLES)
+    """Train by hand; return beta, and what each sample went through in every epoch, both on the CPU."""
+    model, criterion = wrap(network().to(device)), adawac.AdaWAC(NUM_SAMPLES).to(device)
     tap, optimizer = adawac.EncoderTap(model, "0"), optimizer_of(model)
+    scaler = torch.amp.GradScaler(device, enabled=autocast is torch.float16)
     pairs = PairDataset(scans(), seed=1)
     history = []
     for epoch in range(epochs):
@@ -43,14 +52,15 @@ def plain_loop(
         criterion.train(epoch >= hold)
         seen = {name: torch.full((NUM_SAMPLES,), torch.nan) for name in ("ell_ce", "ell_dice", "reg_ac", "beta")}
         for number, batch in enumerate(DataLoader(pairs, batch_size=4), 1):
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                logits = model(torch.cat(batch["images"]))
-                step = criterion(logits, torch.cat(batch["labels"]), tap.pop(), batch["index"])
-            (step.loss / accumulate).backward()
+            images, labels = (torch.cat(batch[name]).to(device) for name in ("images", "labels"))
+            with torch.autocast(device, autocast, enabled=autocast is not torch.float32):
+                step = criterion(model(images), labels, tap.pop(), batch["index"].to(device))
+            scaler.scale(step.loss / accumulate).backward()
             if number % accumulate == 0:
-                optimizer.step()
+                scaler.step(optimizer)
+                scaler.update()
                 optimizer.zero_grad()
             for name, values in seen.items():
-                values[batch["index"]] = getattr(step, name).float()
+                values[batch["index"]] = getattr(step, name).float().cpu()
         history.append(seen)
-    return criterion.weights.beta, history
+    return criterion.weights.beta.cpu(), history

@@ -96,7 +96,7 @@ def trained(folder: Path, epochs: int = 2, *, module=None, callbacks=None, valid
     [
         ({}, {}),
         ({"accumulate_grad_batches": 2}, {"accumulate": 2}),
-        ({"precision": "bf16-mixed"}, {"autocast": True}),
+        ({"precision": "bf16-mixed"}, {"autocast": torch.bfloat16}),
     ],
 )
 def test_training_is_that_of_a_plain_loop(tmp_path, options, same):
