@@ -18,6 +18,7 @@ from adawac.figures.picture import Picture
 from adawac.figures.style import Style
 
 STYLE = Style(width="text")
+_LEAST = 8.0  # points of DSC that an axis shows
 _COLOURS = {"baseline": STYLE.muted, "pair": STYLE.acr, "adawac": STYLE.ce}  # what all others are held against
 _LINE, _REST = 0.165, 0.5  # inches: a row, and what a panel has besides
 
@@ -82,9 +83,17 @@ def _draw(axes: Axes, lines: list[Line]) -> None:
     for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
         tick.set_fontstyle("normal" if line.scores else "italic")
     axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.set_xlim(*_range([score for line in lines for score in line.scores.values()]))
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.spines[["left", "right", "top"]].set_visible(False)
+
+
+def _range(scores: list[float]) -> tuple[float, float]:
+    """Return what an axis shows: some room around all scores, and never so little that chance looks like a result."""
+    middle, span = (max(scores) + min(scores)) / 2, max(scores) - min(scores)
+    half = max(1.08 * span, _LEAST) / 2
+    return middle - half, middle + half
 
 
 def _draw_row(axes: Axes, place: int, line: Line) -> None:

@@ -351,6 +351,16 @@ class TestOverview:
         _draw(axes, first)
         assert axes.get_lines()[0].get_xdata() == pytest.approx([70, 70])
 
+    def test_chance_does_not_look_like_a_result(self, acdc, lines):
+        from matplotlib.figure import Figure
+        from results_figure import _draw
+
+        for dice, span in ((0.701, (66.05, 74.05)), (0.9, (69.2, 90.8))):
+            first, _ = lines([entry("base", 1, 0.7, (4, 4)), entry("ada", 1, dice, (1, 1))])
+            axes = Figure().subplots()
+            _draw(axes, first)
+            assert axes.get_xlim() == pytest.approx(span)
+
     def test_draws_nothing_before_the_first_run(self, acdc, listing, tmp_path):
         from results_figure import draw_overview
 
