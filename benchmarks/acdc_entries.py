@@ -120,11 +120,17 @@ def _separation(run: Run, brightness: Mapping[str, float] | None) -> dict[str, A
         "between_cases_beta": between_share(beta, case),
         "between_cases_reg_ac": between_share(reg_ac, case),
         "beta_by_group": {str(one): float(beta[group == one].mean()) for one in np.unique(group) if one},
+        "sparse_ce": _ratio(mean_ce, table.label_sparse[seen]),
         "spearman_foreground": _spearman(beta, foreground),
         "spearman_mean_ce": _spearman(beta, mean_ce),
         "spearman_mean_acr": _spearman(beta, mean_acr),
         **_of_cases(beta, mean_acr, case, brightness),
     }
+
+
+def _ratio(values: np.ndarray[Any, Any], chosen: np.ndarray[Any, Any]) -> float | None:
+    """Return the mean of the chosen values over that of the others; None where there are none of either."""
+    return float(values[chosen].mean() / values[~chosen].mean()) if 0 < chosen.sum() < len(chosen) else None
 
 
 def _since_the_start(run: Run, seen: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -61,6 +61,7 @@ _MEASURES = {
     "spearman_first": "rank correlation of β after the first epoch with β after the last",
     "separated_sparse": "label-sparse slices with CE < ACR",
     "separated_dense": "label-dense slices with CE > ACR",
+    "sparse_ce": "mean CE of label-sparse slices over that of label-dense ones, all epochs",
     "spread_ce": "spread of CE (SD / mean)",
     "spread_ac": "spread of ACR (SD / mean)",
     "between_cases_beta": "share of β's variance between cases",

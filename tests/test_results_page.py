@@ -228,6 +228,16 @@ class TestNumbers:
         assert between_share(np.ones(4), groups) is None
 
 
+def test_how_the_losses_of_two_kinds_of_samples_compare(acdc):
+    from acdc_entries import _ratio
+
+    values, sparse = np.array([1.0, 3.0, 4.0, 6.0]), np.array([True, True, False, False])
+    assert _ratio(values, sparse) == pytest.approx(0.4)
+    assert _ratio(values, ~sparse) == pytest.approx(2.5)
+    assert _ratio(values, sparse | True) is None
+    assert _ratio(values, sparse & False) is None
+
+
 class TestList:
     def test_every_run_can_be_configured(self, runlist):
         listing = runlist.read_list()
