@@ -95,8 +95,8 @@ def test_evaluation_mode_leaves_beta_alone():
 
 def test_the_step_is_detached_except_for_the_loss():
     criterion = adawac.AdaWAC(num_samples=4)
-    logits = torch.randn(4, 3, 4, 4, requires_grad=True)
-    out = criterion(logits, torch.randint(0, 3, (4, 4, 4)), torch.randn(4, 2, 2, 2), torch.tensor([0, 2]))
+    logits, features = torch.randn(4, 3, 4, 4, requires_grad=True), torch.randn(4, 2, 2, 2, requires_grad=True)
+    out = criterion(logits, torch.randint(0, 3, (4, 4, 4)), features, torch.tensor([0, 2]))
     assert out.loss.requires_grad
     for name in ("ell_ce", "ell_dice", "reg_ac", "beta"):
         assert not getattr(out, name).requires_grad
@@ -135,6 +135,7 @@ def test_casting_down_keeps_beta_exactly(cast):
     assert torch.equal(criterion.weights.log_odds, before)
     assert criterion.to(torch.bfloat16).weights.log_odds.dtype == torch.float32
     assert criterion.double().weights.log_odds.dtype == torch.float64
+    assert criterion.float().weights.log_odds.dtype == torch.float32
 
 
 def test_fabric_checkpoints_keep_beta(tmp_path):

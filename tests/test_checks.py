@@ -152,10 +152,11 @@ def test_elsewhere_values_are_checked_in_the_first_step_only_unless_asked():
         )
 
     for validate in (False, True):
-        criterion = adawac.AdaWAC(num_samples=6, validate=validate).to("meta")
         with pytest.raises(RuntimeError, match="meta"):
-            step(criterion)
-        criterion._checked = True  # by the first step
+            step(adawac.AdaWAC(num_samples=6, validate=validate).to("meta"))
+        criterion = adawac.AdaWAC(num_samples=6, validate=validate)
+        call(criterion)  # the first step
+        criterion.to("meta")
         if validate:
             with pytest.raises(RuntimeError, match="meta"):
                 step(criterion)

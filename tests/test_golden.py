@@ -87,3 +87,12 @@ def test_all_golden_numbers(golden, name):
 def test_every_golden_case_is_checked(golden):
     meta = json.loads(str(np.load(golden / "official_losses.npz")["meta"]))
     assert [case["name"] for case in meta["cases"]] == list(CASES)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "eta" not in name])
+def test_the_presets_defaults_are_the_released_codes(name):
+    meta = json.loads(str(np.load(EXCERPT, allow_pickle=False)["meta"]))
+    theirs = next(case for case in meta["cases"] if case["name"] == name)
+    ours = adawac.build_method(CASES[name], 2, preset="official", trim_ratio=0.5).objective
+    assert (ours.eta_beta, ours.lambda_ac) == (theirs["eta"], theirs["lam"])
+    assert name != "pm_dro" or ours.entropy_max == theirs["entropy"]

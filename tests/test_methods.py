@@ -111,13 +111,18 @@ def test_methods_without_consistency_need_no_features(method):
 
 
 def test_unused_options_are_ignored_and_unknown_ones_are_not():
-    adawac.build_method("baseline", 6, eta_beta=3.0, trim_ratio=0.4, entropy_max=0.1, views="both")
+    baseline = adawac.build_method("baseline", 6, eta_beta=3.0, trim_ratio=0.4, entropy_max=0.1, views="both")
+    assert baseline.objective.views == "first"  # what makes a method what it is cannot be changed
+    assert adawac.build_method("pair", 6, views="first").objective.views == "both"
+    assert adawac.build_method("adawac", 6, "official", eta_beta=None).objective.eta_beta == 2.0  # the preset's
     with pytest.raises(ConfigError, match=r"eta_bta.*'eta_beta'"):
         adawac.build_method("adawac", 6, eta_bta=3.0)
     with pytest.raises(ConfigError, match="one of rms, mse, euclidean, cosine"):
         adawac.build_method("adawac", 6, rho="manhattan")
     with pytest.raises(ConfigError, match="eta_beta to be a number ≥ 0"):
         adawac.build_method("adawac", 6, eta_beta=-1.0)
+    with pytest.raises(ConfigError, match="lambda_ac to be a number ≥ 0, but got inf"):
+        adawac.build_method("adawac", 6, lambda_ac=float("inf"))
     with pytest.raises(ConfigError, match="lambda_ac to be a number ≥ 0, but got 'large'"):
         adawac.build_method("adawac", 6, lambda_ac="large")
     with pytest.raises(UnknownNameError, match="'adawac'"):
@@ -161,6 +166,28 @@ def test_deep_supervision_weighs_the_resolutions():
     torch.testing.assert_close(given_both.loss, whole.loss)
     halving = adawac.build_method("adawac", 2).double()(logits, labels, features, index)
     torch.testing.assert_close(halving.ell_ce, (2 * parts[0].ell_ce + parts[1].ell_ce) / 3)
+    empty = [labels, torch.zeros_like(coarse)]  # label-dense is what the finest map says
+    assert adawac.build_method("pseudo-adawac", 2).double()(logits, empty, features, index).beta.tolist() == [1, 1]
+
+
+def test_ignored_pixels_and_the_threshold_decide_what_is_label_dense():
+    labels = torch.zeros(6, 16, 16, dtype=torch.int64)
+    labels[0, 0, 0], labels[1, :2], labels[2] = 1, 1, 255
+    call = torch.zeros(6, 2, 16, 16), labels, torch.zeros(6, 3), torch.arange(3)
+    for options, dense in (({}, [1, 1, 0]), ({"sparse_threshold": 0.1}, [0, 1, 0])):
+        criterion = adawac.build_method("pseudo-adawac", 3, ignore_index=255, **options)
+        assert criterion(*call).beta.tolist() == dense
+
+
+def test_ignored_pixels_and_smoothing_reach_the_loss():
+    logits, labels, features, index = tensors(*next(random_batch(7)))
+    ignored = labels.clone()
+    ignored[..., 2:] = 255
+    cropped = adawac.AdaWAC(6, smooth=0.5).double()(logits[..., :2], labels[..., :2], features, index)
+    masked = adawac.AdaWAC(6, smooth=0.5, ignore_index=255).double()(logits, ignored, features, index)
+    torch.testing.assert_close(masked, cropped)
+    rough = adawac.AdaWAC(6).double()(logits[..., :2], labels[..., :2], features, index)
+    assert (rough.ell_dice - cropped.ell_dice).abs().min() > 1e-3
 
 
 def test_one_supervised_view_is_enough():
@@ -190,6 +217,22 @@ def test_aligned_consistency_of_an_equivariant_encoder_is_zero():
     aligned = adawac.AdaWAC(2, aligned=True).double()(logits, labels, features, index, views)
     assert plain.reg_ac.min() > 0.5
     assert aligned.reg_ac.max() < 1e-12
+    unused = adawac.AdaWAC(2).double()(logits, labels, features, index, views)  # maps alone align nothing
+    torch.testing.assert_close(unused.reg_ac, plain.reg_ac)
+
+
+def test_aligned_latents_are_compared_where_both_views_show_them():
+    """The second view is moved by two of four columns, so that it shows the right half alone; there they agree."""
+    latent = torch.ones(1, 1, 4, 4)
+    moved = torch.eye(2, 3).unsqueeze(0)
+    moved[0, 0, 2] = 1.0
+    features, views = torch.cat([latent, latent]), torch.cat([torch.eye(2, 3).unsqueeze(0), moved])
+    features[0, :, :, :2] = 9.0  # what the second view does not show
+    logits, labels = torch.zeros(2, 2, 4, 4), torch.zeros(2, 4, 4, dtype=torch.int64)
+    criterion = adawac.AdaWAC(1, aligned=True)
+    assert criterion(logits, labels, features, torch.tensor([0]), views).reg_ac.item() == 0
+    features[0, :, :, 2:] = 4.0
+    assert criterion(logits, labels, features, torch.tensor([0]), views).reg_ac.item() == pytest.approx(3.0)
 
 
 def test_several_latents_have_coefficients():
@@ -211,6 +254,8 @@ def test_non_finite_values_leave_the_weights_alone():
         assert criterion.weights.beta[2] == before[2]
         assert criterion.weights.beta.isfinite().all()
         assert criterion.weights.skipped == 1
+        if (method, preset) == ("reweight-only", "official"):  # normalised over those that are finite
+            assert criterion.weights.beta[1] == 1
 
 
 def test_a_batch_of_one_keeps_batch_normalised_weights_finite():
@@ -223,8 +268,33 @@ def test_a_batch_of_one_keeps_batch_normalised_weights_finite():
 
 
 def test_a_repeated_row_of_batch_normalised_weights_grows_twice():
-    logits, labels, features, _ = tensors(*next(random_batch(9, size=2)))
-    same = torch.cat([logits[:1]] * 2 + [logits[2:3]] * 2)
+    logits, labels, features, _ = tensors(*next(random_batch(9)))
     criterion = adawac.build_method("reweight-only", 4, "official", eta_beta=0.5).double()
-    out = criterion(same, torch.cat([labels[:1]] * 4), features, torch.tensor([1, 1]))
-    torch.testing.assert_close(out.beta, torch.full((2,), 0.5, dtype=torch.float64))
+    out = criterion(logits, labels, features, torch.tensor([1, 1, 2]))
+    ce = out.ell_ce
+    grown = (0.5 * torch.stack([ce[0] + ce[1], ce[0] + ce[1], ce[2]])).exp()
+    torch.testing.assert_close(out.beta, grown / grown.sum())
+
+
+def test_pm_dro_draws_the_weights_towards_uniform():
+    """Starting from 1/2 and 3/4 in the same step: the power of the old weights is 1 - eta_beta ε."""
+    criterion = adawac.build_method("pm-dro", 2, eta_beta=0.5, entropy_max=0.4).double()
+    criterion.weights.add(torch.tensor([1]), torch.tensor([3.0]).log().double())
+    logits, labels, _, _ = tensors(*next(random_batch(10, size=2)))
+    out = criterion(logits, labels, None, torch.tensor([0, 1]))
+    grown = torch.tensor([0.5, 0.75], dtype=torch.float64) ** 0.8 * (0.5 * out.ell_ce).exp()
+    torch.testing.assert_close(out.beta, grown / grown.sum())
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_evaluation_moves_no_methods_weights(method):
+    criterion = adawac.build_method(method, 6, trim_ratio=0.4).double().eval()
+    criterion(*tensors(*next(random_batch(11))))
+    assert (criterion.weights.beta == 0.5).all()
+
+
+def test_trimming_by_quantile_keeps_what_is_above_it():
+    """With three samples the median is one of them, and that one is dropped, too."""
+    criterion = adawac.build_method("trim-ratio", 6, "official", trim_ratio=0.5).double()
+    out = criterion(*tensors(*next(random_batch(12))))
+    assert out.beta.tolist() == (out.ell_ce == out.ell_ce.max()).double().tolist()

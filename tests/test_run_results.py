@@ -69,7 +69,7 @@ def test_scores_come_back_with_every_digit(tmp_path: Path) -> None:
             patient="\ud800", case="\0", label=2, class_name='"', metric="hd95", value=float("inf"), convention="nan"
         ),
         Score(patient="p", case="c", group="DCM", label=1, class_name="a", metric="m", value=-0.0, checkpoint="best"),
-        Score(patient="p", case="c", label=1, class_name="a", metric="m", value=1.0, dataset="there"),
+        Score(patient="p", case="c", label=1, class_name="a", metric="m", value=1.0, dataset="there", epoch=7),
     ]
     path = write_scores(tmp_path, "test", scores)
     (tmp_path / "run.json").write_text("{}")
@@ -203,3 +203,18 @@ def test_a_command_is_scrubbed_of_names_and_secrets(monkeypatch: pytest.MonkeyPa
         "https://***@host/x",
     ]
     assert scrub(["/x/adawac/__main__.py"]) == ["adawac"]
+
+
+def test_results_of_weights_that_training_left_behind_are_named(tmp_path: Path) -> None:
+    run = example_run(tmp_path / "run")  # its checkpoint is of epoch 20
+    first = run.scores("test-strict")[0]
+    for epoch, name in ((20, "now"), (12, "then"), (None, "unknown")):
+        write_scores(run.folder, name, [replace(first, epoch=epoch)])
+        write_gallery(run.folder, name, [], checkpoint="last", epoch=epoch)
+    write_scores(run.folder, "gone", [replace(first, epoch=12, checkpoint="best")])
+    write_scores(run.folder, "empty", [])
+    (run.folder / "scores" / "broken.csv").write_text("patient,case\r\n1,2\r\n")
+    why = "of epoch 12, but checkpoint last is of epoch 20 by now"
+    assert Run(run.folder).outdated == {"scores/then.csv": why, "gallery/then.npz": why}
+    (run.folder / "checkpoints" / "last.safetensors").write_bytes(b"damaged")
+    assert Run(run.folder).outdated == {}

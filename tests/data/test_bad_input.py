@@ -4,6 +4,7 @@ import errno
 import os
 from dataclasses import dataclass
 
+import nibabel as nib
 import numpy as np
 import pytest
 from scans import make_acdc, make_nnunet, scan, write_h5, write_nifti
@@ -51,10 +52,16 @@ FAULTS = {
     "negative value": (lambda root: overwrite(root, LABEL, scan()[1].astype(np.int16) - 1), r"got \[-1\]", LABEL),
     "float label": (lambda root: overwrite(root, LABEL, scan()[1] * np.float32(0.5)), "fractions or NaN", LABEL),
     "4D image": (lambda root: overwrite(root, IMAGE, np.zeros((12, 10, 6, 3), np.int16)), "Expected a 3D image", IMAGE),
+    "2D image": (lambda root: overwrite(root, IMAGE, scan()[0][..., 0]), r"single slice as .*\(12, 10, 1\)", IMAGE),
     "4D label": (lambda root: overwrite(root, LABEL, np.zeros((12, 10, 6, 2), np.uint8)), "3D label map", LABEL),
     "truncated image": (lambda root: cut(root, IMAGE), "truncated: copy or download", IMAGE),
     "truncated label": (lambda root: cut(root, LABEL), "truncated: copy or download", LABEL),
     "no NIfTI at all": (lambda root: (root / IMAGE).write_bytes(b"hello"), "cannot be read", IMAGE),
+    "channel left out": (
+        lambda root: overwrite(root, "imagesTr/case_00_0002.nii.gz", scan()[0]),
+        "Expected the channels 0000, 0001 of case case_00, but .* has 0000, 0002",
+        "imagesTr",
+    ),
     "no image channel": (
         lambda root: (root / IMAGE).rename(root / "imagesTr/case_00.nii.gz"),
         "Rename",
@@ -110,6 +117,16 @@ def test_small_differences_of_the_affine_are_rounding(tmp_path):
     root = make_nnunet(tmp_path / "in", cases=1)
     overwrite(root, LABEL, scan()[1], shifted(0.01))
     assert prepare("nifti", root, tmp_path / "out", workers=1).cases == ("case_00",)
+
+
+def test_a_volume_that_is_written_as_a_series_of_one_is_a_volume(tmp_path):
+    plain = prepare("nifti", make_nnunet(tmp_path / "plain", cases=1, channels=2), tmp_path / "a", workers=1)
+    root = make_nnunet(tmp_path / "four", cases=1, channels=2)
+    for name in (IMAGE, "imagesTr/case_00_0001.nii.gz", LABEL):
+        overwrite(root, name, np.asarray(nib.load(root / name).dataobj)[..., None])
+    four = prepare("nifti", root, tmp_path / "b", workers=1)
+    for one, other in zip(plain.stack("case_00"), four.stack("case_00"), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("source", ["acdc", "synapse", "nifti", "dicom"])

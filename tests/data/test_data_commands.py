@@ -22,6 +22,7 @@ def test_prepare_then_diagnose(tmp_path, capsys):
     assert "3 cases, 18 samples" in out
     assert f"adawac diagnose {store}" in out
     assert "Nothing says who tests: give --split stratified" in out  # imagesTr alone: evaluation would find no case
+    assert "Classes: organ 1, organ 2.\n" in out
     assert run(["diagnose", str(store), "--workers", "1", "--figure", str(tmp_path / "labels.png")]) == 0
     out = capsys.readouterr().out
     assert "Hint: " in out
@@ -30,6 +31,41 @@ def test_prepare_then_diagnose(tmp_path, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["summary"]["cases"] == 3
     assert report["summary"]["training_slices"] == sum(case["slices"] for case in report["cases"])
+
+
+def test_prepare_says_that_test_scans_without_labels_score_nothing(tmp_path, capsys):
+    root = make_nnunet(tmp_path / "scans", cases=3)
+    write_nifti(root / "imagesTs" / "unseen_0000.nii.gz", scan()[0])
+    words = ["prepare", "nifti", str(root), str(tmp_path / "store"), "--workers", "1"]
+    assert run(words) == 0
+    assert "The test scans have no labels to score with: give --split stratified" in capsys.readouterr().out
+    write_nifti(root / "labelsTs" / "unseen.nii.gz", scan()[1])
+    assert run(words) == 0
+    out = capsys.readouterr().out
+    assert "--split" not in out
+    assert "(test 6, train 18)" in out
+
+
+def test_prepare_says_which_values_became_classes(tmp_path, capsys):
+    image, label = scan()
+    write_nifti(tmp_path / "scans" / "a" / "mr.nii.gz", image)
+    write_nifti(tmp_path / "scans" / "a" / "seg.nii.gz", label * 100)
+    words = ["prepare", "nifti", str(tmp_path / "scans"), str(tmp_path / "store"), "--workers", "1"]
+    assert run([*words, "--images", "*/mr.nii.gz", "--labels", "*/seg.nii.gz"]) == 0
+    out = capsys.readouterr().out
+    assert "1 cases, 6 samples (no split)." in out
+    assert "Classes: class 100, class 200. These are the label values that occur; --classes names" in out
+
+
+def test_prepare_shows_that_it_looks_for_label_values(tmp_path, capsys, monkeypatch):
+    image, label = scan()
+    write_nifti(tmp_path / "scans" / "a" / "mr.nii.gz", image)
+    write_nifti(tmp_path / "scans" / "a" / "seg.nii.gz", label)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    words = ["prepare", "nifti", str(tmp_path / "scans"), str(tmp_path / "store"), "--workers", "1"]
+    assert run([*words, "--images", "*/mr.nii.gz", "--labels", "*/seg.nii.gz"]) == 0
+    err = capsys.readouterr().err
+    assert 0 <= err.find("Looking for label values") < err.find("Preparing scans")
 
 
 def test_prepare_with_patterns_and_classes(tmp_path, capsys):

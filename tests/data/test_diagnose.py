@@ -111,7 +111,7 @@ def test_scans_without_labels_are_listed_and_the_others_looked_at(tmp_path):
     assert [case.id for case in report.training] == ["case_01", "case_03"]
     # A scan for testing needs no label map: that one is worth a look, not a fault.
     assert [one for one in report.warnings if "no label map" in one] == [
-        "1 cases have no label map (unseen). They can only be predicted."
+        "1 case has no label map (unseen). It can only be predicted."
     ]
     left = diagnose(root, workers=1, skip_unlabelled=True)
     assert not left.faults
@@ -183,7 +183,7 @@ def test_copies_in_training_and_test_are_found(tmp_path):
     report = diagnose(root, workers=1)
     assert len(report.faults) == 1
     assert "case_01 (train) and other (test) share 6 identical slices" in report.faults[0]
-    assert "1 cases have no label map (other" in report.warnings[0]
+    assert "1 case has no label map (other" in report.warnings[0]
     assert report.cases[2].xi is None
 
 

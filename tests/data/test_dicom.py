@@ -290,13 +290,27 @@ def test_a_series_without_a_label_and_one_with_two(tmp_path):
     anna, bert = source.cases()
     assert source.load(anna).label is None
     assert bert.labels
-    with pytest.raises(DataError, match=r"1 have none.*anna/.*--skip-unlabelled"):
+    with pytest.raises(DataError, match=r"1 has none.*anna/.*--skip-unlabelled"):
         prepare("dicom", tmp_path, tmp_path / "store", workers=1)
     assert [ref.id for ref in build_source("dicom", tmp_path, skip_unlabelled=True).cases()] == ["bert"]
     for name in "ab":
         write_nifti(tmp_path / "anna" / f"{name}.nii.gz", volume()[1])
     with pytest.raises(DataError, match=r"a\.nii\.gz and .*b\.nii\.gz"):
         build_source("dicom", tmp_path)
+
+
+def test_contours_are_said_not_to_be_labels(tmp_path):
+    from pydicom import dcmread
+
+    files = write_series(tmp_path / "anna" / "ct", volume()[0])
+    with pytest.raises(DataError) as caught:
+        prepare("dicom", tmp_path, tmp_path / "store", workers=1)
+    assert "RTSTRUCT" not in str(caught.value)
+    contours = dcmread(files[0])
+    contours.Modality, contours.SeriesInstanceUID = "RTSTRUCT", "1.2.3"
+    contours.save_as(tmp_path / "anna" / "rs.dcm")
+    with pytest.raises(DataError, match=r"RTSTRUCT files here, are not read: convert them to SEG or NIfTI"):
+        prepare("dicom", tmp_path, tmp_path / "store", workers=1)
 
 
 def test_several_series_in_one_folder_are_told_apart(tmp_path):

@@ -181,7 +181,7 @@ def test_a_case_keeps_its_patient_unless_overwriting_is_allowed(tmp_path):
 def test_scans_without_labels_are_left_out_when_told_to(tmp_path, caplog):
     root = make_nnunet(tmp_path / "in", cases=3)
     (root / "labelsTr" / "case_01.nii.gz").unlink()
-    with pytest.raises(DataError, match=r"1 have none .*case_01_0000\.nii\.gz\. Add"):
+    with pytest.raises(DataError, match=r"1 has none .*case_01_0000\.nii\.gz\. Add"):
         prepare("nifti", root, tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
     store = prepare("nifti", root, tmp_path / "out", workers=1, skip_unlabelled=True)

@@ -10,7 +10,7 @@ from scans import AFFINES, make_nnunet, scan, write_nifti
 
 from adawac.data.prepare import prepare
 from adawac.data.store import Store
-from adawac.errors import ConfigError, DataError
+from adawac.errors import ConfigError, DataError, MissingFileError
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +166,10 @@ def test_a_damaged_store_names_the_file_and_what_to_do(tmp_path, file, content):
     with pytest.raises(DataError, match=r"whole store.*`adawac prepare` again") as caught:
         Store(made.path).volume("case_01")
     assert file in str(caught.value)
+
+
+def test_a_store_that_is_gone_is_not_called_unfinished(tmp_path):
+    with pytest.raises(MissingFileError, match=r"gone is not there. Correct the path.*adawac train STORE --out RUN"):
+        Store(tmp_path / "gone")
+    with pytest.raises(MissingFileError, match=r"no store.json. Run `adawac prepare` \(again"):
+        Store(tmp_path)

@@ -19,9 +19,12 @@ from adawac.errors import ConfigError, DataError, RunError, UnknownNameError
 from adawac.evaluation import evaluate
 from adawac.evaluation.pool import Scorers, default_workers
 from adawac.evaluation.predicting import Predictor
+from adawac.evaluation.records import plain
 from adawac.evaluation.scoring import Rules, score_case
+from adawac.evaluation.slices import Slices, summarise_slices
+from adawac.evaluation.tables import to_tables
 from adawac.metrics import dice, score_volume
-from adawac.runs import Run
+from adawac.runs import Run, save_checkpoint
 
 DIAGONAL = math.sqrt(3**2 + 8**2 + 8**2)
 MM = math.sqrt((3 * 2.0) ** 2 + 8**2 + 8**2)
@@ -87,6 +90,20 @@ def test_scores_in_the_run_are_those_returned(outcome_run):
         assert one == other or (math.isnan(one.value) and math.isnan(other.value))
     assert {one.group for one in kept} == {"ill", "well"}
     assert {(one.checkpoint, one.split, one.convention) for one in kept} == {("last", "test", "strict")}
+
+
+def test_what_was_scored_before_training_went_on_is_known(outcome_run):
+    folder = outcome_run.folder
+    evaluate(folder, workers=0)
+    assert Run(folder).outdated == {}
+    saved = Run(folder).checkpoint("last")
+    then = saved.state["epoch"]
+    save_checkpoint(folder / "checkpoints" / "last.safetensors", saved.tensors, {**saved.state, "epoch": then + 5})
+    found = Run(folder).outdated
+    assert set(found) == {"scores/test-strict-last.csv", "gallery/test-last.npz", "gallery/train-last.npz"}
+    assert set(found.values()) == {f"of epoch {then}, but checkpoint last is of epoch {then + 5} by now"}
+    evaluate(folder, workers=0)
+    assert Run(folder).outdated == {}
 
 
 def test_voxels_are_asked_for_and_named(outcome_run):
@@ -158,6 +175,7 @@ def test_slices_apart(outcome_run):
     assert organ.sparse_area == pytest.approx(3 / 5)
     assert organ.dense_slices == 3  # found, missed, invented-b
     assert organ.dense_dice == pytest.approx((0.8 + 0 + 0) / 3)
+    assert organ.dense_std == pytest.approx(np.std([0.8, 0, 0], ddof=1))
     assert (lesion.dense_slices, lesion.dense_dice, lesion.sparse_found) == (10, 1.0, 0)
     assert both.dense_slices == 10
     assert both.dense_dice == pytest.approx((7 * 1 + (0.8 + 1) / 2 + 2 * (0 + 1) / 2) / 10)
@@ -168,8 +186,44 @@ def test_slices_apart(outcome_run):
     assert math.isnan(kept["absent", 1, "dense_dice"])
 
 
+def test_falsely_found_areas_are_in_square_millimetres(tmp_path):
+    drawn = outcome_cases() | training_cases()
+    wide = {name: DrawnCase(**{**vars(one), "spacing": (2.0, 1.5, 0.8)}) for name, one in drawn.items()}
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", wide))
+    for spacing, pixel in (("mm", 1.5 * 0.8), ("voxel", 1.0)):
+        (found,) = evaluate(run, spacing=spacing, workers=0, gallery=0)
+        assert found.slice_summaries[0].sparse_area == pytest.approx(3 / 5 * pixel)
+        table = next(one for one in to_tables([found]) if one.title.endswith(": slices"))
+        assert table.header[-1] == f"mean area, {'mm²' if spacing == 'mm' else 'pixels'}"
+
+
+def test_a_single_pixel_is_found_falsely():
+    counts = np.array([[0, 1], [0, 0], [0, 3]])
+    slices = Slices(
+        id=np.array(["a/0", "a/1", "a/2"]),
+        case=np.array(["a", "a", "a"]),
+        sparse=np.array([True, True, False]),
+        pred=counts,
+        truth=counts * [[0], [0], [1]],
+        both=counts * [[0], [0], [1]],
+        area=np.array([0.5, 4.0, 1.0]),
+        class_names=("background", "organ"),
+    )
+    for one in summarise_slices(slices):
+        assert (one.sparse_slices, one.sparse_found, one.sparse_area) == (2, 1, 0.25)
+    assert slices.values(1) == {"dense_dice": 1.0, "sparse_found": 0.5, "sparse_area": 0.25}
+
+
+def test_distances_in_tables_have_three_digits(outcome_run):
+    (found,) = evaluate(outcome_run, workers=0, gallery=0)
+    table = next(one for one in to_tables([found]) if "HD95" in one.title)
+    assert table.rows[0][-1] == f"{MM:.1f} missed"
+
+
 def test_slice_dice_is_that_of_masks(varied, varied_run):
     (found,) = evaluate(varied_run, workers=0, gallery=0)
+    assert (found.num_cases, found.num_patients) == (5, 3)
+    assert [row[:3] for row in to_tables([found])[-1].rows] == [("a", "3", "2"), ("b", "2", "1")]  # by group
     place = 0
     for case in random_cases():
         prediction, label = predicted(varied, case, (9, 9)), varied.stack(case)[1]
@@ -236,6 +290,7 @@ def test_parts_and_checkpoints(outcomes, tmp_path):
     assert found.name == "train-strict-best"
     assert found.num_cases == 2
     assert found.summaries["dice"][-1].mean == 1.0
+    assert found.groups == {}  # both are of one
     assert Run(tmp_path / "run").galleries == ["train-best"]
 
 
@@ -246,6 +301,13 @@ def test_groups(outcome_run):
     assert found.groups["well"]["dice"].num_cases == 3
 
 
+def test_json_has_null_for_what_is_no_number():
+    assert plain({"a": (math.inf, -math.inf, math.nan, 1.5), "b": Path("c")}) == {
+        "a": [None, None, None, 1.5],
+        "b": "c",
+    }
+
+
 def test_cases_without_a_label_are_left_out(tmp_path, caplog):
     blank = np.zeros((2, 8, 8), dtype=np.uint8)
     drawn = outcome_cases() | training_cases()
@@ -254,6 +316,14 @@ def test_cases_without_a_label_are_left_out(tmp_path, caplog):
     (found,) = evaluate(run, workers=0, gallery=0)
     assert found.num_cases == 5
     assert "1 of 6 test cases have no label" in caplog.text
+
+
+def test_a_part_without_any_label_is_refused_with_the_others(tmp_path):
+    blank = np.zeros((2, 8, 8), dtype=np.uint8)
+    drawn = training_cases() | {"unknown": DrawnCase(prediction=blank, label=None, patient="u")}
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", drawn))
+    with pytest.raises(DataError, match=r"none has a label.*\(--split-part train\); train with --split stratified"):
+        evaluate(run, workers=0, gallery=0)
 
 
 def test_data_without_geometry_is_measured_in_voxels(tmp_path):

@@ -163,6 +163,7 @@ def test_comparison_on_the_console(several, capsys):
     assert run(["evaluate", *map(str, several), "--workers", "1", "--gallery", "0"]) == 0
     out = capsys.readouterr().out
     assert "adawac minus baseline" in out
+    assert re.search(r"DSC, % +lesion +\+\d+\.\d\d +\+\d+\.\d\d to \+\d+\.\d\d +0\.25 +3 *$", out, re.M)
     assert "sign-flip permutation test" in out
     assert len(re.findall(r"^ *adawac +2 ", out, re.M)) == 3
     assert [Run(folder).evaluations for folder in several] == 3 * [["test-strict-last"]]
@@ -191,7 +192,7 @@ def test_a_store_that_is_gone(tmp_path, capsys):
     shutil.move(tmp_path / "store", tmp_path / "moved")
     before = files(own)
     refuse([own], r"store is not there any more\. Say where it is now with --data", capsys)
-    refuse([own, "--data", tmp_path / "nowhere"], r"nowhere has no store\.json", capsys)
+    refuse([own, "--data", tmp_path / "nowhere"], r"nowhere is not there\. Correct the path", capsys)
     assert files(own) == before
     assert run(["evaluate", str(own), "--data", str(tmp_path / "moved"), "--workers", "0", "--gallery", "0"]) == 0
 

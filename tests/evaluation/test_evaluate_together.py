@@ -1,5 +1,8 @@
 """Runs that are evaluated together, or elsewhere: what counts as a seed, who is paired with whom, what is kept."""
 
+import re
+import shutil
+
 import pytest
 from drawn_cases import random_cases, training_cases
 from lookup_network import DrawnCase, make_run, make_store
@@ -7,7 +10,7 @@ from lookup_network import DrawnCase, make_run, make_store
 from adawac.cli import run
 from adawac.errors import ConfigError
 from adawac.evaluation import compare, evaluate
-from adawac.evaluation.comparison import by_configuration, over_seeds
+from adawac.evaluation.comparison import by_configuration, over_seeds, repeated_seeds
 from adawac.evaluation.tables import Table, to_latex, to_tables
 from adawac.runs import Run, RunWriter
 
@@ -52,6 +55,44 @@ def test_runs_on_scans_prepared_otherwise_are_no_seeds_but_share_patients(tmp_pa
     assert {one.difference.num_patients for one in compare(found)} == {3}
 
 
+def test_where_a_store_lies_and_how_it_is_read_makes_no_other_configuration(tmp_path):
+    runs = [
+        make_run(tmp_path / f"{seed}", make_store(tmp_path / f"{seed}-store", CASES), size=(9, 9), seed=seed, **reading)
+        for seed, reading in ((1, {}), (2, {"residence": "stream", "workers": 3}))
+    ]
+    config = runs[1].folder / "config.yaml"
+    config.write_text(re.sub(r"checkpoint_every: \d+", "checkpoint_every: 7", config.read_text()))
+    assert Run(runs[0].folder).settings["checkpoint_every"] != Run(runs[1].folder).settings["checkpoint_every"]
+    found = evaluate([run.folder for run in runs], workers=0, gallery=0)
+    assert [len(own) for own in by_configuration(found).values()] == [2]
+
+
+def test_a_run_that_is_tested_elsewhere_is_another_configuration(tmp_path):
+    store, other = (make_store(tmp_path / f"{name}-store", CASES, dataset=name) for name in ("here", "there"))
+    runs = [make_run(tmp_path / f"{seed}", store, size=(9, 9), seed=seed) for seed in (1, 2)]
+    (own,), (elsewhere,) = (
+        evaluate(one, data=data, workers=0, gallery=0) for one, data in zip(runs, (None, other.path), strict=True)
+    )
+    assert [len(group) for group in by_configuration([own, elsewhere]).values()] == [1, 1]
+
+
+def test_every_comparison_has_a_table_of_its_own(tmp_path):
+    store = make_store(tmp_path / "store", CASES)
+    runs = [make_run(tmp_path / name, store, size=(9, 9), method=name) for name in ("baseline", "pair", "adawac")]
+    *_, first, second = to_tables(evaluate(runs, metrics=["dice"], workers=0, gallery=0))
+    assert (first.title, second.title) == ("pair minus baseline", "adawac minus baseline")
+    assert [row[1] for row in first.rows] == [row[1] for row in second.rows] == ["organ", "lesion", "mean"]
+
+
+def test_only_what_both_measured_is_compared(tmp_path):
+    store = make_store(tmp_path / "store", CASES)
+    found = [
+        evaluate(make_run(tmp_path / method, store, size=(9, 9), method=method), metrics=metrics, workers=0, gallery=0)
+        for method, metrics in (("baseline", ["dice", "hd95"]), ("adawac", ["dice"]))
+    ]
+    assert {one.metric for one in compare([one for (one,) in found])} == {"dice"}
+
+
 def test_a_class_is_compared_with_its_like(tmp_path):
     runs = [
         make_run(tmp_path / name, make_store(tmp_path / f"{name}-store", CASES, classes=("organ", name)), size=(9, 9))
@@ -66,6 +107,17 @@ def test_a_run_counts_once(tmp_path, capsys):
     assert run(["evaluate", str(own), str(own.parent / "." / "run"), "--workers", "0"]) == 2
     assert "run twice: it would count as two seeds. Leave one out." in capsys.readouterr().err
     assert Run(own).evaluations == []
+
+
+def test_a_copied_run_is_told_to_count_twice(tmp_path):
+    store = make_store(tmp_path / "store", CASES)
+    runs = [make_run(tmp_path / f"run-{seed}", store, size=(9, 9), seed=seed) for seed in (1, 2)]
+    copied = shutil.copytree(runs[0].folder, tmp_path / "copy")
+    assert repeated_seeds(evaluate(runs, workers=0, gallery=0)) == []
+    found = evaluate([*runs, copied], workers=0, gallery=0)
+    assert repeated_seeds(found) == ["adawac"]
+    (seeds,) = (one for one in to_tables(found) if "over seeds" in one.title)
+    assert seeds.notes[0].startswith("adawac: several of its runs have the same seed")
 
 
 def test_millimetres_and_voxels_are_not_compared(tmp_path):
@@ -87,16 +139,20 @@ def test_seeds_that_were_tested_on_other_cases_are_told(tmp_path):
         tmp_path / "store", {name: DrawnCase(**{**vars(one), "group": ""}) for name, one in CASES.items()}
     )
 
-    def notes(split):
-        runs = [
-            make_run(tmp_path / f"{split}-{seed}", store, size=(9, 9), seed=seed, split=split) for seed in (1, 2, 3)
-        ]
-        (seeds,) = (one for one in to_tables(evaluate(runs, workers=0, gallery=0)) if "over seeds" in one.title)
+    def tested(split):
+        runs = [make_run(tmp_path / f"{split}-{seed}", store, size=(9, 9), seed=seed, split=split) for seed in (1, 2)]
+        return evaluate(runs, workers=0, gallery=0)
+
+    def notes(found):
+        (seeds,) = (one for one in to_tables(found) if "over seeds" in one.title)
         return seeds.notes
 
-    assert notes("paper") == ()
-    (note,) = notes("stratified")
+    same, others = tested("paper"), tested("stratified")
+    assert notes(same) == ()
+    (note,) = notes(others)
     assert note.startswith("adawac: its runs were not tested on the same cases")
+    shared = set.intersection(*({score.patient for score in one.scores} for one in (*same, *others)))
+    assert {one.difference.num_patients for one in compare([*same, *others])} == {len(shared)}
 
 
 def test_what_is_not_usual_does_not_replace_the_scores_of_the_run(tmp_path):

@@ -50,6 +50,7 @@ def test_bootstrap_interval_is_the_percentiles_of_resampled_means():
     expected = np.percentile(means, [5, 95])
     assert bootstrap_interval(values, level=0.9, draws=400, seed=5) == pytest.approx(tuple(expected))
     assert bootstrap_interval([*values, math.nan], 0.9, 400, 5) == pytest.approx(tuple(expected))
+    assert bootstrap_interval(values) == bootstrap_interval(values, 0.95, 2000, 0)
 
 
 def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
@@ -61,13 +62,15 @@ def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
 def test_one_value_has_no_interval():
     assert np.isnan(bootstrap_interval([1.0])).all()
     assert np.isnan(bootstrap_interval([])).all()
+    assert bootstrap_interval([1.0, 3.0]) == (1.0, 3.0)
 
 
 def test_the_paired_test_is_scipys_exact_permutation_test():
     rng = np.random.default_rng(2)
     first = {f"p{k}": float(v) for k, v in enumerate(rng.random(9))}
     second = {name: value + float(rng.normal(0.1, 0.2)) for name, value in first.items()}
-    found = paired_difference(first, second | {"other": 1.0})
+    alone = {"lost": 1.0, "unknown": 1.0}  # patients of one run alone, or without a number in one
+    found = paired_difference(first | alone, second | {"other": 1.0, "unknown": math.nan})
     pairs = [list(second.values()), list(first.values())]
     expected = stats.permutation_test(
         pairs, lambda a, b, axis: np.mean(a - b, axis=axis), permutation_type="samples", n_resamples=np.inf
@@ -86,6 +89,14 @@ def test_the_paired_test_of_many_patients_is_close_to_the_exact_one():
     second = {str(k): float(v) for k, v in enumerate(differences)}
     found = paired_difference(dict.fromkeys(second, 0.0), second).p_value
     assert found == pytest.approx(exact, abs=0.02)
+    many = dict.fromkeys(map(str, range(40)), 0.0)  # 40 signs are never alike: the p-value is small, but not 0
+    assert paired_difference(many, dict.fromkeys(many, 1.0)).p_value == 1 / 20_001
+
+
+def test_rounding_does_not_change_what_is_as_far():
+    whole, tenths = ({str(k): v / part for k, v in enumerate((1, 2, -3, 3))} for part in (1, 10))
+    zero = dict.fromkeys(whole, 0.0)
+    assert paired_difference(zero, tenths).p_value == paired_difference(zero, whole).p_value
 
 
 def test_runs_that_are_alike_do_not_differ():
@@ -96,7 +107,7 @@ def test_runs_that_are_alike_do_not_differ():
     assert math.isnan(paired_difference({}, {}).p_value)
 
 
-@pytest.mark.parametrize("metric", ["dice", "hd95"])
+@pytest.mark.parametrize("metric", ["dice", "surface_dice", "dense_dice", "hd95"])
 def test_summaries_against_numpy(drawn, metric):
     first, second, mean = summarise(scores_of(drawn, metric), metric)
     assert [one.class_name for one in (first, second, mean)] == ["class 1", "class 2", "mean"]
@@ -107,9 +118,10 @@ def test_summaries_against_numpy(drawn, metric):
         assert summary.std == pytest.approx(values.std(ddof=1))
         quartiles = (summary.lower_quartile, summary.median, summary.upper_quartile)
         assert quartiles == pytest.approx(tuple(np.percentile(values, [25, 50, 75])))
-        assert summary.worst == (values.min() if metric == "dice" else values.max())
+        assert summary.worst == (values.max() if metric == "hd95" else values.min())
         assert own[summary.worst_case] == summary.worst
         assert (summary.num_cases, summary.skipped) == (len(values), len(own) - len(values))
+        assert summary.num_patients == len({key[0] for key, v in drawn.items() if key[2] == label and v == v})
         assert summary.low < summary.mean < summary.high
         assert summary.missed is None
     cases = sorted({key[1] for key in drawn})
@@ -117,6 +129,7 @@ def test_summaries_against_numpy(drawn, metric):
     by_case = np.array([np.mean(row[~np.isnan(row)]) for row in both if not np.isnan(row).all()])
     assert mean.mean == pytest.approx(by_case.mean())
     assert mean.label is None
+    assert mean.skipped == first.skipped + second.skipped > 0
 
 
 def test_the_interval_draws_patients_with_all_their_cases(drawn):

@@ -225,6 +225,20 @@ def test_a_run_without_scores_is_left_out_and_named(runs: list[Run], tmp_path, c
     assert legend(figure)[0] == "adawac"
 
 
+@pytest.mark.parametrize("name", ["scores", "overlays"])
+def test_results_of_older_weights_are_drawn_with_a_warning(runs: list[Run], tmp_path, caplog, name: str) -> None:
+    run = copied(runs[0], tmp_path / "older")
+    shutil.rmtree(run.folder / "gallery")
+    gallery = runs[0].gallery("test")
+    write_gallery(run.folder, "test", list(gallery.values()), checkpoint="last", epoch=1)
+    write_scores(run.folder, "test-strict", [replace(one, epoch=1) for one in run.scores("test-strict")])
+    with caplog.at_level(logging.WARNING):
+        compose(name, [runs[1], Run(run.folder)])
+    (said,) = caplog.messages
+    assert "is of epoch 1, but checkpoint last is of epoch 2 by now" in said
+    assert said.endswith(f"adawac evaluate {run.folder}")
+
+
 @pytest.mark.parametrize(("name", "part"), [("scores", "scores"), ("overlays", "gallery")])
 def test_runs_that_were_not_evaluated_are_refused_with_the_command_that_helps(
     runs: list[Run], tmp_path, name: str, part: str

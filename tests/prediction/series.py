@@ -7,7 +7,16 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, RLELossless, gen
 SECRET = "DOE^JANE"
 
 
-def write_series(folder, stored, directions=None, spacing=(0.7, 0.9, 2.5), rle=False, backwards=False, tilt=0.0):
+def write_series(
+    folder,
+    stored,
+    directions=None,
+    spacing=(0.7, 0.9, 2.5),
+    rle=False,
+    backwards=False,
+    tilt=0.0,
+    patient=SECRET,
+):
     """Write (column, row, slice) as one file per slice; the columns of `directions` are x, y, z in LPS."""
     directions = np.eye(3) if directions is None else directions
     folder.mkdir(parents=True, exist_ok=True)
@@ -21,7 +30,7 @@ def write_series(folder, stored, directions=None, spacing=(0.7, 0.9, 2.5), rle=F
         path = folder / f"{count - k if backwards else k:04d}.dcm"
         ds = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
         ds.SOPClassUID, ds.SOPInstanceUID = CTImageStorage, meta.MediaStorageSOPInstanceUID
-        ds.PatientName, ds.PatientID, ds.PatientBirthDate, ds.PatientSex = SECRET, SECRET, "19500101", "F"
+        ds.PatientName, ds.PatientID, ds.PatientBirthDate, ds.PatientSex = patient, patient, "19500101", "F"
         ds.StudyInstanceUID, ds.SeriesInstanceUID, ds.FrameOfReferenceUID = study, series, frame
         ds.StudyID, ds.StudyDate, ds.StudyTime, ds.AccessionNumber, ds.ReferringPhysicianName = "1", "", "", "", ""
         ds.Modality, ds.SeriesNumber, ds.InstanceNumber, ds.Manufacturer = "CT", 1, count - k, ""

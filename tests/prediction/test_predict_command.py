@@ -31,6 +31,21 @@ def test_predict_says_what_it_did_and_how_to_look_at_it(words, tmp_path, capsys)
     assert err == ""
 
 
+def test_a_series_is_shown_by_its_folder_unless_that_has_another(words, tmp_path, capsys):
+    pytest.importorskip("pydicom")
+    from series import write_series
+
+    words[2] = str(tmp_path / "my series")
+    write_series(tmp_path / "my series" / "ct", noise())
+    assert run(words) == 0
+    shown = [str(tmp_path / "my series" / "ct"), "--labels", str(tmp_path / "out" / "ct.nii.gz")]
+    assert capsys.readouterr().out.endswith(f"Look at it: {shlex.join(['adawac', 'view', *shown])}\n")
+    for path in write_series(tmp_path / "other", noise()):
+        path.rename(tmp_path / "my series" / "ct" / f"other-{path.name}")
+    assert run([*words[:-3], str(tmp_path / "two"), *words[-2:]]) == 0
+    assert "Look at it" not in capsys.readouterr().out
+
+
 def test_a_doubtful_label_map_is_named_and_kept(words, tmp_path, capsys):
     words[1] = str(make_run(tmp_path / "scaled", preprocessing=READY))
     assert run(words) == 0

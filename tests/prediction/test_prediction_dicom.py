@@ -106,6 +106,13 @@ def test_seg_as_highdicom_reads_it(tmp_path, run, directions):
     assert len(sources) == stored.shape[2]
 
 
+def test_no_warning_names_the_patient(tmp_path, run, recwarn):
+    write_series(tmp_path / "ct", noise(), patient="ANON17")  # one word: highdicom doubts that it is a name
+    (done,) = predict(run, tmp_path / "ct", tmp_path / "out", format="seg", device="cpu")
+    assert done.error == ""
+    assert not recwarn.list
+
+
 def test_a_seg_is_what_training_reads(tmp_path, run):
     from adawac.data.sources import build_source
 

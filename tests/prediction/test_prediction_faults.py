@@ -82,7 +82,7 @@ FAULTS = {
     "no scan": (written("bad.txt"), r"NIfTI file \(.nii, .nii.gz\) or a DICOM image, but it is neither"),
     "NaN": (with_nan, "got 2 NaN or infinite voxels"),
     "4D": (lambda folder: save(folder / "bad.nii.gz", noise((4, 4, 3, 5))), r"3D scan, but got shape \(4, 4, 3, 5\)"),
-    "2D": (lambda folder: save(folder / "bad.nii.gz", noise((4, 4))), r"3D scan, but got shape \(4, 4\)"),
+    "2D": (lambda folder: save(folder / "bad.nii.gz", noise((4, 4))), r"single slice as a volume of \(4, 4, 1\)"),
     "label map by its header": (labels_by_header, "header says that it is a label map"),
     "label map by its values": (labels_by_content, "looks like a label map"),
     "colours": (coloured, "Expected numbers, but got voxels of type"),

@@ -181,6 +181,41 @@ def test_largest_component_of_a_scan(tmp_path):
 # -- channels ---------------------------------------------------------------------------------------------------------
 
 
+def test_channels_are_found_by_patterns_as_for_training(tmp_path):
+    run = make_run(tmp_path / "run", channels=("t1", "t2"))
+    for seed, name in enumerate(["anna", "bert"]):
+        save(tmp_path / "in" / name / "t1.nii.gz", noise(seed=seed))
+        save(tmp_path / "in" / name / "t2.nii.gz", noise(seed=seed + 5))
+    save(tmp_path / "in" / "cleo" / "t1.nii.gz", noise())
+    patterns = ["*/t1.nii.gz", "*/t2.nii.gz"]
+    out = tmp_path / "in" / "out"
+    anna, bert, cleo = predict(run, tmp_path / "in", out, images=patterns, device="cpu")
+    assert [one.labels for one in (anna, bert)] == [out / "anna.nii.gz", out / "bert.nii.gz"]
+    assert anna.scan.files == (tmp_path / "in" / "anna" / "t1.nii.gz", tmp_path / "in" / "anna" / "t2.nii.gz")
+    assert "nothing matches '*/t2.nii.gz'" in cleo.error
+    stacked = save(tmp_path / "four.nii.gz", np.stack([noise(seed=0), noise(seed=5)], axis=-1))
+    (four,) = predict(run, stacked, tmp_path / "four", device="cpu")
+    first, second = (np.asarray(nib.load(one.labels).dataobj) for one in (anna, four))
+    np.testing.assert_array_equal(first, second)
+    (alone,) = predict(run, tmp_path / "in" / "bert", tmp_path / "alone", images=["*t1.nii.gz", "*t2.nii.gz"])
+    assert alone.labels == tmp_path / "alone" / "bert.nii.gz"
+    with pytest.raises(ConfigError, match=r"each of the 2 channels \(t1, t2\), but got 1"):
+        predict(run, tmp_path / "in", out, images=patterns[:1])
+    with pytest.raises(MissingFileError, match=r"match '\*/flair.nii.gz' in .*in, but got none"):
+        predict(run, tmp_path / "in", out, images=["*/flair.nii.gz", "*/t2.nii.gz"])
+
+
+def test_a_channel_that_is_missing_does_not_move_the_others_up(tmp_path):
+    run = make_run(tmp_path / "run", channels=("t1", "t2"))
+    for number in (0, 2):
+        save(tmp_path / "in" / f"anna_{number:04d}.nii.gz", noise(seed=number))
+    (done,) = predict(run, tmp_path / "in", tmp_path / "out", device="cpu")
+    assert "Expected the channels 0000, 0001, but got 0000, 0002" in done.error
+    dated = save(tmp_path / "dated" / "anna_2021.nii.gz", np.stack([noise(seed=0), noise(seed=5)], axis=-1))
+    (done,) = predict(run, dated, tmp_path / "out", device="cpu")
+    assert done.error == ""
+
+
 def test_channels_are_files_or_the_fourth_axis(tmp_path):
     run = make_run(tmp_path / "run", channels=("t1", "t2"))
     parts = [noise(seed=0), noise(seed=1)]

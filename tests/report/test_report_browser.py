@@ -13,7 +13,7 @@ import pytest
 
 from adawac.report import write_report
 from adawac.report.colours import colour_map
-from adawac.runs import FIELDS, Run, RunWriter, example_run
+from adawac.runs import FIELDS, Run, RunWriter, example_run, write_scores
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
@@ -544,3 +544,15 @@ def test_accessibility(browser: Any, folder: Path, axe: str, scheme: str, where:
         if one["impact"] in ("serious", "critical")
     ]
     assert grave == []
+
+
+def test_scores_of_older_weights_are_said_to_be_that(browser: Any, tmp_path: Path):
+    run = example_run(tmp_path / "run")
+    write_scores(run.folder, "test-strict", [replace(one, epoch=3) for one in run.scores("test-strict")])
+    write_report([run.folder], tmp_path / "report.html")
+    opened = Reader(browser, tmp_path / "report.html")
+    said = opened.page.locator("#scores .note").inner_text()
+    assert "scores/test-strict.csv is of epoch 3, but checkpoint last is of epoch 20 by now" in said
+    assert "adawac evaluate run" in said
+    assert opened.complaints == []
+    opened.context.close()

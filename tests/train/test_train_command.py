@@ -36,6 +36,15 @@ def test_train_prints_a_line_an_epoch_and_leaves_a_run(words, tmp_path, capsys):
     assert Run(tmp_path / "run").status == "finished"
 
 
+def test_a_method_without_weights_shows_none(words, capsys):
+    once = [{"2": "1"}.get(word, word) for word in words]
+    assert run([*once, "--method", "baseline"]) == 0
+    first, line, *_ = capsys.readouterr().out.splitlines()
+    assert ", 1 epoch, into" in first
+    assert all(name in line for name in ("loss", "CE", "Dice", "slices/s"))
+    assert not any(name in line for name in ("ACR", "β"))
+
+
 def test_json_is_how_the_run_stands_and_nothing_else(words, tmp_path, capsys):
     assert run([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

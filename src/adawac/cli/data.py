@@ -1,5 +1,6 @@
 """`adawac diagnose` and `adawac prepare`."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -174,22 +175,35 @@ def prepare(
         return
     import shlex
 
+    import numpy as np
     from rich.console import Console
 
-    parts = ", ".join(f"{name} {count}" for name, count in splits.items())
+    parts = "no split" if set(splits) == {"none"} else ", ".join(f"{name} {count}" for name, count in splits.items())
+    unlabelled = bool(np.isnan(table.fraction[table.split == "test"]).all())
     Console().print(
         f"{store}: {made.dataset}, {len(made.cases)} cases, {len(table)} samples ({parts}).\n"
-        f"Look at its labels: {shlex.join(['adawac', 'diagnose', str(store)])}{_about_splits(splits)}",
+        f"Classes: {printable(', '.join(made.class_names[1:]))}.{_about_classes(made.class_names)}\n"
+        f"Look at its labels: {shlex.join(['adawac', 'diagnose', str(store)])}{_about_splits(splits, unlabelled)}",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _about_splits(splits: dict[str, int]) -> str:
-    """Return what to add where nothing says who trains and who tests."""
+def _about_classes(names: tuple[str, ...]) -> str:
+    """Return what to add where classes were made of the values that occur."""
+    found = all(re.fullmatch(r"class -?\d+", name) for name in names[1:])
+    return " These are the label values that occur; --classes names, merges or drops them." if found else ""
+
+
+def _about_splits(splits: dict[str, int], unlabelled: bool) -> str:
+    """Return what to add where nothing says who trains and who tests, or where those who test have no labels."""
     who = next((who for part, who in (("train", "trains"), ("test", "tests")) if part not in splits), None)
-    return "" if who is None else f"\nNothing says who {who}: give --split stratified or fold:0/5 to adawac train."
+    if who is not None:
+        return f"\nNothing says who {who}: give --split stratified or fold:0/5 to adawac train."
+    if unlabelled:
+        return "\nThe test scans have no labels to score with: give --split stratified or fold:0/5 to adawac train."
+    return ""
 
 
 def _classes_of(texts: tuple[str, ...] | None) -> dict[str, tuple[int, ...]] | None:

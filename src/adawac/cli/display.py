@@ -24,6 +24,7 @@ _COLUMNS = {
     "val_dice": "val DSC",
     "slices_per_second": "slices/s",
 }
+_WEIGHING = ("reg_ac", "beta_sparse", "beta_dense", "beta_auc")
 
 
 class Display:
@@ -55,7 +56,7 @@ class Display:
         self._console.print(
             printable(
                 f"{config.method.name} ({config.method.preset}) with {config.model.name}: {samples} samples, "
-                f"{steps} steps an epoch, {config.epochs} epochs, into {run.folder}"
+                f"{_count(steps, 'step')} an epoch, {_count(config.epochs, 'epoch')}, into {run.folder}"
             ),
             soft_wrap=True,
         )
@@ -71,14 +72,20 @@ class Display:
             self._bars.update(self._run, completed=epoch - 1 + step / self._steps)
 
     def epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """Print the numbers of an epoch."""
-        found = [f"{text} {metrics[name]:.4g}" for name, text in _COLUMNS.items() if metrics.get(name) is not None]
+        """Print the numbers of an epoch; those of the weights only where a method weighs."""
+        plain = metrics.get("beta") == 1 and metrics.get("reg_ac") == 0
+        shown = {name: text for name, text in _COLUMNS.items() if not (plain and name in _WEIGHING)}
+        found = [f"{text} {metrics[name]:.4g}" for name, text in shown.items() if metrics.get(name) is not None]
         self._console.print(f"epoch {epoch}/{self._epochs}  " + "  ".join(found), soft_wrap=True)
         self._bars.update(self._run, completed=epoch)
 
     def close(self) -> None:
         """Take the bars away."""
         self._bars.stop()
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 @contextmanager

@@ -24,6 +24,10 @@ def predict(
     /,
     *,
     out: Annotated[Path, Parameter(help="Folder for the label maps.")],
+    images: Annotated[
+        tuple[str, ...],
+        Parameter(help="Pattern of each channel's files below the folders, as for prepare.", show_default=False),
+    ] = (),
     ensemble: Annotated[
         tuple[Path, ...],
         Parameter(help="Further runs: probabilities are averaged.", consume_multiple=True, show_default=False),
@@ -54,6 +58,8 @@ def predict(
 
     Example: adawac predict runs/adawac "scans/*/ct.nii.gz" dicom/ --out predictions --tta --largest-component
 
+    Example: adawac predict runs/adawac scans --images "*/t1.nii.gz" --images "*/t2.nii.gz" --out predictions
+
     Example: adawac predict runs/seed-1 scans --ensemble runs/seed-2 runs/seed-3 --out predictions
     """
     from adawac.prediction import predict as segment
@@ -63,6 +69,7 @@ def predict(
             [run, *ensemble],
             scans,
             out,
+            images=images,
             checkpoint=checkpoint,
             format=format,
             values=values,
@@ -173,7 +180,16 @@ def _show(done: "list[Prediction]", out: Path) -> None:
             sys.stderr.write(printable(f"adawac: {one.scan.path} was not segmented. {one.error}\n"))
         elif one.doubt:
             sys.stderr.write(printable(f"adawac: {one.scan.path}: {one.doubt}\n"))
-    seen = next((one for one in made if one.scan.kind == "nifti"), None)
-    if seen is not None:
-        words = ["adawac", "view", str(seen.scan.files[0]), "--labels", str(seen.labels)]
+    looks = [words for one in made if (words := _look(one, done))]
+    for words in looks[:1]:
         print_text(printable(f"Look at it: {shlex.join(words)}\n"))
+
+
+def _look(one: "Prediction", done: "list[Prediction]") -> list[str]:
+    """Return the command that shows a scan with its label map; the viewer takes a folder of one series, and no SEG."""
+    scan = one.scan
+    shared = sum(other.scan.path == scan.path for other in done) > 1
+    if not str(one.labels).endswith(".nii.gz") or (scan.kind == "dicom" and shared):
+        return []
+    shown = scan.files[0] if scan.kind == "nifti" else scan.path
+    return ["adawac", "view", str(shown), "--labels", str(one.labels)]

@@ -220,7 +220,8 @@ def _warnings(
     unlabelled = [report.id for report in reports if report.xi is None and report.id not in known]
     if unlabelled:
         some = ", ".join(unlabelled[:3]) + (", …" if len(unlabelled) > 3 else "")
-        found.append(f"{len(unlabelled)} cases have no label map ({some}). They can only be predicted.")
+        have, they = ("case has", "It") if len(unlabelled) == 1 else ("cases have", "They")
+        found.append(f"{len(unlabelled)} {have} no label map ({some}). {they} can only be predicted.")
     found += [f"Class {one.name} occurs in no case. Check the label values." for one in classes if not one.cases]
     codes = Counter(report.orientation for report in reports if report.orientation)
     if len(codes) > 1:

@@ -114,6 +114,11 @@ class Store:
     def __init__(self, path: Path | str):
         self.path = Path(path)
         if not is_store(self.path):
+            if not self.path.exists():
+                raise MissingFileError(
+                    f"Expected a prepared store, but {self.path} is not there. Correct the path, or make it: adawac "
+                    "prepare. If it was moved, a run goes on with adawac train STORE --out RUN --resume."
+                )
             raise MissingFileError(
                 f"Expected a prepared store, but {self.path} has no store.json. "
                 "Run `adawac prepare` (again, if it was interrupted: finished cases are not redone)."

@@ -21,6 +21,7 @@ __all__ = [
     "compare",
     "differently_tested",
     "over_seeds",
+    "repeated_seeds",
     "to_dict",
 ]
 
@@ -165,6 +166,13 @@ def differently_tested(evaluations: Sequence[Evaluation]) -> list[str]:
         for name, own in by_configuration(evaluations).items()
     }
     return [name for name, cases in tested.items() if len(cases) > 1]
+
+
+def repeated_seeds(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return the configurations of which several runs have the same seed, as a copied run has: these count twice."""
+    seeds = {name: [one.run.settings.get("seed") for one in own] for name, own in by_configuration(evaluations).items()}
+    known = {name: [one for one in own if one is not None] for name, own in seeds.items()}  # other loops may note none
+    return [name for name, own in known.items() if len(set(own)) < len(own)]
 
 
 def _patients(evaluations: Sequence[Evaluation], metric: str, label: int | None) -> dict[str, float]:

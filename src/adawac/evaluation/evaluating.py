@@ -193,6 +193,7 @@ def _scores(plan: Plan, case: str, result: CaseResult, slices: Slices) -> Iterat
                 split=plan.part,
                 unit=plan.rules.unit if metric in DISTANCES else "",
                 dataset=plan.store.dataset,
+                epoch=plan.epoch,
             )
 
 
@@ -200,7 +201,7 @@ def _write(plan: Plan, evaluation: Evaluation, galleries: Galleries) -> None:
     try:
         write_scores(plan.run.folder, plan.name, evaluation.scores)
         for name, slices in galleries.found.items():
-            write_gallery(plan.run.folder, name, slices)
+            write_gallery(plan.run.folder, name, slices, checkpoint=plan.checkpoint, epoch=plan.epoch)
     except OSError as error:
         raise RunError(
             f"Expected to write scores into {plan.run.folder}, but got: {error.strerror or error}. Make room, or check "

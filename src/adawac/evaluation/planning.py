@@ -20,7 +20,8 @@ from adawac.evaluation.records import METRICS
 from adawac.evaluation.scoring import Rules, Unit, knows_spacing
 from adawac.metrics import CONVENTIONS
 from adawac.metrics.checks import checked_tolerance
-from adawac.runs import Run
+from adawac.runs import Run, read_state
+from adawac.runs.layout import checkpoint_path
 
 __all__ = ["Plan", "checked_metrics", "plan_run"]
 
@@ -40,6 +41,7 @@ class Plan:
         cases: The labelled cases of that part.
         table: The store's samples, with the run's split.
         checkpoint: Which weights.
+        epoch: How far these have been trained; None where the checkpoint does not say.
         rules: How cases are scored.
         name: What the scores will be called.
         gallery: What the name of a gallery ends in.
@@ -52,6 +54,7 @@ class Plan:
     cases: tuple[str, ...]
     table: SampleTable
     checkpoint: str
+    epoch: int | None
     rules: Rules
     name: str
     gallery: str
@@ -145,6 +148,7 @@ def plan_run(
         cases=cases,
         table=table,
         checkpoint=weights,
+        epoch=read_state(checkpoint_path(run.folder, weights)).get("epoch"),
         rules=Rules(convention=convention, unit=unit, tolerance=tolerance),
         name=f"{part}-{convention}-{weights}{foreign}{unusual}",
         gallery=f"{weights}{foreign}",
@@ -220,7 +224,11 @@ def _cases(table: SampleTable, store: Store, part: str, config: TrainConfig) -> 
         )
     labelled = tuple(case for case in table.cases if store.case_info(case).pixels is not None)
     if not labelled:
-        raise DataError(f"Expected labelled {part} cases in {store.path}, but none has a label. Evaluate another part.")
+        others = " or ".join(one for one in reversed(parts) if one != part)
+        raise DataError(
+            f"Expected labelled {part} cases in {store.path}, but none has a label. Evaluate another part "
+            f"(--split-part {others}); train with --split stratified or fold:0/5 to hold labelled patients back."
+        )
     if len(labelled) < len(table.cases):
         log.warning(
             "%d of %d %s cases have no label and are left out.",

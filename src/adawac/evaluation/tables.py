@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from adawac.evaluation.comparison import by_configuration, compare, differently_tested, over_seeds
+from adawac.evaluation.comparison import by_configuration, compare, differently_tested, over_seeds, repeated_seeds
 from adawac.evaluation.records import Evaluation
 from adawac.evaluation.scoring import Unit
 
@@ -155,6 +155,11 @@ def _notes_of_several(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
         f"{name}: its runs were not tested on the same cases; ± is of cases and seeds together, and differences "
         "are of the patients that all its runs have."
         for name in differently_tested(evaluations)
+    ]
+    notes += [
+        f"{name}: several of its runs have the same seed, so ± is not over as many seeds as there are runs; a run that "
+        "was copied counts twice."
+        for name in repeated_seeds(evaluations)
     ]
     datasets = list(dict.fromkeys(one.dataset for one in evaluations))
     if len(datasets) > 1:

@@ -3,6 +3,7 @@
 import logging
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from adawac.errors import RunError, near
@@ -40,4 +41,9 @@ def with_results(runs: Sequence[Run], kind: Literal["scores", "gallery"], name: 
     for run in runs:
         if name not in there[id(run)]:
             log.warning("%s has no %s %r. Make them: adawac evaluate %s", run.folder, kind, name, run.folder)
-    return name, [run for run in runs if name in there[id(run)]]
+    found = [run for run in runs if name in there[id(run)]]
+    for run in found:
+        for part, why in run.outdated.items():
+            if Path(part).parent.name == kind and Path(part).stem == name:
+                log.warning("%s/%s is %s. Make it again: adawac evaluate %s", run.folder, part, why, run.folder)
+    return name, found

@@ -8,17 +8,18 @@ _HOMES = {
     "Ensemble": "segmenting",
     "Prediction": "predicting",
     "Scan": "scans",
+    "find_cases": "scans",
     "find_scans": "scans",
     "keep_largest_components": "cleaning",
     "predict": "predicting",
 }
 
-__all__ = ["Ensemble", "Prediction", "Scan", "find_scans", "keep_largest_components", "predict"]
+__all__ = ["Ensemble", "Prediction", "Scan", "find_cases", "find_scans", "keep_largest_components", "predict"]
 
 if TYPE_CHECKING:
     from adawac.prediction.cleaning import keep_largest_components
     from adawac.prediction.predicting import Prediction, predict
-    from adawac.prediction.scans import Scan, find_scans
+    from adawac.prediction.scans import Scan, find_cases, find_scans
     from adawac.prediction.segmenting import Ensemble
 
 

@@ -16,7 +16,7 @@ from adawac.data.preprocessing import READY
 from adawac.errors import AdawacError, ConfigError, DataError
 from adawac.prediction.cleaning import keep_largest_components
 from adawac.prediction.preparing import PreparedScan
-from adawac.prediction.scans import Scan, find_scans
+from adawac.prediction.scans import Scan, find_cases, find_scans
 from adawac.prediction.segmentation_object import write_seg
 from adawac.prediction.segmenting import Ensemble, check_agreement, segment_block
 from adawac.prediction.volumes import Spool, Volume, open_scan
@@ -81,6 +81,7 @@ def predict(
     scans: Path | str | Sequence[Path | str],
     out: Path | str,
     *,
+    images: Sequence[str] = (),
     checkpoint: str | None = None,
     format: Format = "nifti",
     values: Values = "dataset",
@@ -102,6 +103,8 @@ def predict(
             several of them are an ensemble, whose probabilities are averaged.
         scans: NIfTI files, DICOM series, folders of these, or glob patterns.
         out: Folder for the label maps.
+        images: Patterns of NIfTI files below folders that are given as `scans`, one for each channel and in their
+            order, as `prepare` takes them; what the wildcards stand for is the scan's name.
         checkpoint: `last`, `best` or another checkpoint of the runs; by default what their configuration selects.
         format: `nifti`, or `seg` for DICOM SEG, which takes DICOM series only.
         values: What stands for a class in the label map: the data set's own label `values`, or the class `index`.
@@ -126,7 +129,7 @@ def predict(
         raise ConfigError("Expected a run or a model folder, but got none. Give one.")
     check_agreement(members)
     first, out = members[0], Path(out)
-    found = find_scans([scans] if isinstance(scans, Path | str) else scans, len(first.channels), leave_out=out)
+    found = _find([scans] if isinstance(scans, Path | str) else scans, images, first.channels, out)
     _check_format(found, format, probabilities)
     _check_folder(out, [_paths(out, scan, format, probabilities) for scan in found], found)
     task = _Task(
@@ -142,6 +145,18 @@ def predict(
         overwrite=overwrite,
     )
     return [_attempt(task, scan, watch or _nobody) for scan in found]
+
+
+def _find(scans: Sequence[Path | str], images: Sequence[str], channels: Sequence[str], out: Path) -> list[Scan]:
+    """Return the scans that were meant."""
+    if not images:
+        return find_scans(scans, len(channels), leave_out=out)
+    if len(images) != len(channels):
+        raise ConfigError(
+            f"Expected a pattern for each of the {len(channels)} channels ({', '.join(channels)}), but got "
+            f"{len(images)}. Give as many, in the order of the channels."
+        )
+    return find_cases(scans, images, leave_out=out)
 
 
 def _nobody(scan: Scan, done: int, slices: int) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adawac.data.sources.dicom_series import load_pydicom
+from adawac.data.sources.patterns import glob_cases
 from adawac.errors import MissingFileError
 
-__all__ = ["Scan", "find_scans"]
+__all__ = ["Scan", "find_cases", "find_scans"]
 
 _NIFTI = (".nii.gz", ".nii")
 _DICOM = (".dcm", ".dicom", ".ima")
@@ -63,6 +64,31 @@ def find_scans(given: Iterable[Path | str], channels: int = 1, leave_out: Path |
     return _named({scan.files[0].resolve(): scan for scan in reversed(scans)}.values())
 
 
+def find_cases(folders: Iterable[Path | str], images: Sequence[str], leave_out: Path | None = None) -> list[Scan]:
+    """Return the scans whose channels are files of their own, each with its pattern, as `prepare` takes them.
+
+    Args:
+        folders: Where to look.
+        images: A pattern for each channel, seen from the folder; what the wildcards stand for is the scan's name.
+        leave_out: A folder that is not searched: where the label maps go.
+    """
+    scans = []
+    for folder in _places(folders):
+        if not folder.is_dir():
+            raise MissingFileError(f"Expected a folder to look for {images[0]!r} in, but {folder} is a file. Give it.")
+        skipped = _skipped(folder, leave_out)
+        channels = [glob_cases(folder, pattern) for pattern in images]
+        found = [case for case, path in channels[0].items() if not (skipped and path.resolve().is_relative_to(skipped))]
+        if not found:
+            raise MissingFileError(f"Expected scans that match {images[0]!r} in {folder}, but got none. Correct it.")
+        for case in found:
+            missing = [pattern for pattern, own in zip(images, channels, strict=True) if case not in own]
+            problem = f"Expected every channel, but nothing matches {missing[0]!r}. Add the file." if missing else ""
+            files = tuple(own[case] for own in channels if case in own)
+            scans.append(Scan(name=case or folder.resolve().name, kind="nifti", files=files, problem=problem))
+    return _named({scan.files[0].resolve(): scan for scan in reversed(scans)}.values())
+
+
 def _places(given: Iterable[Path | str]) -> Iterator[Path]:
     """Yield what exists of the given words; those that do not exist are patterns."""
     for word in given:
@@ -78,14 +104,18 @@ def _places(given: Iterable[Path | str]) -> Iterator[Path]:
 
 def _below(folder: Path, leave_out: Path | None) -> Iterator[Path]:
     """Yield the files of a folder, without hidden ones and without earlier label maps, and folders that are closed."""
-    skipped = leave_out.resolve() if leave_out is not None else None
-    if skipped is not None and folder.resolve() not in skipped.parents:
-        skipped = None
+    skipped = _skipped(folder, leave_out)
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         wanted = path.is_file() or (path.is_dir() and not os.access(path, os.R_OK | os.X_OK))
         if wanted and not hidden and not (skipped and path.resolve().is_relative_to(skipped)):
             yield path
+
+
+def _skipped(folder: Path, leave_out: Path | None) -> Path | None:
+    """Return what is not to be searched, if it lies below the folder."""
+    skipped = leave_out.resolve() if leave_out is not None else None
+    return skipped if skipped is not None and folder.resolve() in skipped.parents else None
 
 
 # -- files to scans ---------------------------------------------------------------------------------------------------
@@ -130,8 +160,15 @@ def _nifti_scans(paths: Sequence[Path], channels: int) -> Iterator[Scan]:
         match = _CHANNEL.fullmatch(_stem(path)) if channels > 1 else None
         key = (path.parent, match["case"], True) if match else (path, _stem(path), False)
         groups.setdefault(key, []).append(path)
-    for (_, name, _), files in groups.items():
-        yield Scan(name=name, kind="nifti", files=tuple(files))
+    for (_, name, numbered), files in groups.items():
+        numbers = [_stem(path)[-4:] for path in files]
+        expected = [f"{number:04d}" for number in range(len(files))]
+        problem = (
+            f"Expected the channels {', '.join(expected)}, but got {', '.join(numbers)}. Add the missing file."
+            if numbered and len(files) > 1 and numbers != expected  # a single 4D file may end in a year
+            else ""
+        )
+        yield Scan(name=name, kind="nifti", files=tuple(files), problem=problem)
 
 
 def _dicom_scans(paths: Sequence[Path], folder: Path | None) -> Iterator[Scan]:

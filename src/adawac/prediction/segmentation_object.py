@@ -1,7 +1,8 @@
 """Label maps as DICOM SEG, on the slices of their series."""
 
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def write_seg(path: Path, labels: npt.NDArray[np.integer[Any]], volume: Volume, 
     sources = [load_pydicom().dcmread(one, stop_before_pixels=True) for one in volume.files]
     # highdicom's axes are (slice, row, column) in LPS; ours are (column, row, slice) in RAS.
     try:
-        seg = hd.seg.Segmentation(
+        seg = _quietly(
+            hd.seg.Segmentation,
             source_images=sources,
             pixel_array=hd.Volume(
                 np.ascontiguousarray(labels.transpose(2, 1, 0)),
@@ -53,6 +55,13 @@ def write_seg(path: Path, labels: npt.NDArray[np.integer[Any]], volume: Volume, 
         ) from error
     with beside(path) as temporary:
         seg.save_as(temporary)
+
+
+def _quietly(make: Callable[..., Any], **options: Any) -> Any:
+    """Call highdicom without its warnings: they find fault with names of patients, and would print these."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return make(**options)
 
 
 def _describe(index: int, name: str) -> Any:

@@ -59,7 +59,8 @@ def open_scan(scan: Scan, channels: Sequence[str]) -> Volume:
     if volume.channels != len(channels):
         raise DataError(
             f"Expected {len(channels)} channels ({', '.join(channels)}), but got {volume.channels}. Give a 4D file "
-            "with the channels last, or files CASE_0000.nii.gz, CASE_0001.nii.gz, … in the order of the channels."
+            "with the channels last, or files CASE_0000.nii.gz, CASE_0001.nii.gz, … in the order of the channels, or a "
+            'pattern for each of them (--images "*/t1.nii.gz" --images "*/t2.nii.gz").'
         )
     if 0 in volume.shape:
         raise DataError(f"Expected a scan with voxels, but got shape {volume.shape}. Export it again.")
@@ -82,9 +83,12 @@ def _open_nifti(scan: Scan, channels: Sequence[str]) -> Volume:
     for image, path in zip(images, scan.files, strict=True):
         if len(image.shape) != 3 and not four:
             wanted = f" or a 4D one with the {len(channels)} channels last" if len(channels) > 1 else ""
-            raise DataError(
-                f"Expected a 3D scan{wanted}, but got shape {tuple(image.shape)}. Split a time series into its volumes."
+            advice = (
+                "Split a time series into its volumes."
+                if len(image.shape) > 3
+                else f"Save a single slice as a volume of {(*image.shape, 1)}."
             )
+            raise DataError(f"Expected a 3D scan{wanted}, but got shape {tuple(image.shape)}. {advice}")
         check_same_grid(scan.files[0], first.shape, first.affine, path, image.shape, image.affine)
     shape: Any = tuple(int(side) for side in first.shape[:3])
     sources = (

@@ -109,6 +109,7 @@ def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, faults: li
         "environment": list_environments(run),
         "commands": list_commands(run),
         "missing": list_missing(run, faults),
+        "outdated": [f"{part} is {why}" for part, why in run.outdated.items()],
     }
 
 

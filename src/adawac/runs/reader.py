@@ -16,7 +16,7 @@ from adawac.data.cases import SampleTable
 from adawac.errors import AdawacError, MissingFileError, RunError, near
 from adawac.locks import is_locked
 from adawac.runs import layout
-from adawac.runs.checkpoints import Checkpoint, load_checkpoint
+from adawac.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from adawac.runs.history import FIELDS, History
 from adawac.runs.records import Line, read_json, read_lines
 from adawac.runs.results import Gallery, Score, read_scores
@@ -164,6 +164,35 @@ class Run:
         """Return one gallery."""
         self._known(name, self.galleries, "a gallery")
         return Gallery(layout.gallery_path(self.folder, name))
+
+    @property
+    def outdated(self) -> dict[str, str]:
+        """Scores and galleries of weights that training has left behind since, and how far each is behind.
+
+        They are named as their files are (`scores/test-strict-last.csv`). Where an epoch is not known, nothing is said.
+        """
+        made = {f"{layout.SCORES}/{name}.csv": self._weights_of(name, None) for name in self.evaluations}
+        made |= {f"{layout.GALLERY}/{name}.npz": self._weights_of(None, name) for name in self.galleries}
+        behind = {part: self._behind(*weights) for part, weights in made.items()}
+        return {part: why for part, why in behind.items() if why}
+
+    def _weights_of(self, evaluation: str | None, gallery: str | None) -> tuple[str, int | None]:
+        """Return the checkpoint that scores or a gallery were made with, and its epoch then, as far as they say it."""
+        try:
+            one = self.scores(evaluation)[0] if evaluation else self.gallery(str(gallery))
+        except (AdawacError, OSError, IndexError):
+            return "", None
+        return one.checkpoint, one.epoch
+
+    def _behind(self, checkpoint: str, epoch: int | None) -> str:
+        """Return how far weights of an epoch are from a checkpoint's of now; nothing where they are the same."""
+        if epoch is None or checkpoint not in self.checkpoints:
+            return ""
+        try:
+            now = read_state(layout.checkpoint_path(self.folder, checkpoint)).get("epoch", epoch)
+        except (AdawacError, OSError):
+            return ""
+        return "" if now == epoch else f"of epoch {epoch}, but checkpoint {checkpoint} is of epoch {now} by now"
 
     @property
     def missing(self) -> dict[str, str]:

@@ -41,6 +41,7 @@ class Score:
         unit: Of distances: `mm` or `voxel`; empty for other metrics.
         dataset: Which data set the patient is of: another one's patient of the same name is somebody else. Empty where
             unknown; `Run.scores` takes that of the run then.
+        epoch: How far these weights had been trained; None where unknown. A run may go on: see `Run.outdated`.
     """
 
     patient: str
@@ -55,6 +56,7 @@ class Score:
     split: str = "test"
     unit: str = ""
     dataset: str = ""
+    epoch: int | None = None
 
 
 def write_scores(folder: Path | str, name: str, scores: Iterable[Score]) -> Path:
@@ -75,9 +77,14 @@ def read_scores(path: Path) -> list[Score]:
             rows: list[dict[str, Any]] = [
                 {key: row[key] for key in row if key in known} for row in csv.DictReader(file)
             ]
-            return [Score(**row | {"label": int(row["label"]), "value": float(row["value"])}) for row in rows]
+            return [Score(**row | _as_numbers(row)) for row in rows]
         except (ValueError, KeyError, TypeError, csv.Error) as error:
             raise RunError(f"Expected scores in {path}, but got: {error!r}. Evaluate the run again.") from error
+
+
+def _as_numbers(row: Mapping[str, str]) -> dict[str, Any]:
+    epoch = row.get("epoch")
+    return {"label": int(row["label"]), "value": float(row["value"]), "epoch": int(epoch) if epoch else None}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,8 +106,10 @@ class Slice:
     spacing: tuple[float, float] = (1.0, 1.0)
 
 
-def write_gallery(folder: Path | str, name: str, slices: Iterable[Slice]) -> Path:
-    """Write a gallery as one compressed npz; ids stand in it as data."""
+def write_gallery(
+    folder: Path | str, name: str, slices: Iterable[Slice], *, checkpoint: str = "", epoch: int | None = None
+) -> Path:
+    """Write a gallery as one compressed npz, with the weights that predicted; ids stand in it as data."""
     arrays: dict[str, Array] = {}
     about: list[dict[str, Any]] = []
     for place, one in enumerate(slices):
@@ -109,11 +118,16 @@ def write_gallery(folder: Path | str, name: str, slices: Iterable[Slice]) -> Pat
         for part, array in parts.items():
             if array is not None:
                 arrays[f"{part}_{place}"] = _numbers(np.asarray(array), part, one.id)
-    arrays["about"] = np.frombuffer(json.dumps(about).encode("ascii"), dtype=np.uint8)
+    arrays["about"] = _text(about)
+    arrays["weights"] = _text({"checkpoint": checkpoint, "epoch": epoch})
     path = gallery_path(Path(folder), name)
     with beside(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     return path
+
+
+def _text(data: Any) -> Array:
+    return np.frombuffer(json.dumps(data).encode("ascii"), dtype=np.uint8)
 
 
 def _numbers(array: Array, part: str, name: str) -> Array:
@@ -130,14 +144,23 @@ def _numbers(array: Array, part: str, name: str) -> Array:
 
 
 class Gallery(Mapping[str, Slice]):
-    """The slices of a gallery by sample id; each is read when it is asked for."""
+    """The slices of a gallery by sample id; each is read when it is asked for.
+
+    Attributes:
+        path: The file.
+        checkpoint, epoch: Which weights predicted, and how far they had been trained; empty and None where unknown.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         try:
             self._about: list[dict[str, Any]] = json.loads(self._read("about").tobytes())
             self._places = {str(one["id"]): place for place, one in enumerate(self._about)}
-        except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            weights = self._read("weights", optional=True)
+            made: dict[str, Any] = {} if weights is None else json.loads(weights.tobytes())
+            self.checkpoint: str = made.get("checkpoint", "")
+            self.epoch: int | None = made.get("epoch")
+        except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             raise RunError(f"Expected a gallery in {path}, but got: {error!r}. Evaluate the run again.") from error
 
     def __getitem__(self, name: str) -> Slice:

@@ -166,7 +166,9 @@ def missing_labels(source: Source) -> str:
     total = len(refs) + sum(bool(ref.labels) for ref in source.cases())
     shown = [source.relative(ref.images[0]) for ref in refs[:_SHOWN]]
     more = f" and {len(refs) - _SHOWN} more" if len(refs) > _SHOWN else ""
-    missing = "none of them has one" if len(refs) == total else f"{len(refs)} have none"
+    missing = (
+        "none of them has one" if len(refs) == total else f"{len(refs)} {'has' if len(refs) == 1 else 'have'} none"
+    )
     return (
         f"Expected a label map for each of the {total} scans in {source.root}, but {missing} (looked for "
         f"{source.label_place}): {', '.join(shown)}{more}. "

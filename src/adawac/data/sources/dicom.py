@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from adawac.data.cases import Array, Case, CaseRef
+from adawac.data.parallel import run_jobs
 from adawac.data.preprocessing import CT, MR
 from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
 from adawac.data.sources.dicom_series import LPS_TO_RAS, Affine, load_highdicom, load_pydicom, read_series
@@ -39,6 +40,9 @@ _HEADER = (
 
 # What counts as a scan; structure sets, doses, reports and screenshots in the same folders do not.
 _MODALITIES = ("CT", "MR", "PT")
+# Where label maps are looked for, and what to say where there are contours instead.
+_LABELS = "a SEG that refers to the series, or one NIfTI file beside it"
+_CONTOURS = "; contours, as in the RTSTRUCT files here, are not read: convert them to SEG or NIfTI"
 
 
 @SOURCES.register("dicom")
@@ -63,7 +67,7 @@ def dicom(
         skip_unlabelled: Leave series without a label map out, with a warning, instead of refusing the folder.
         dataset: Name of the data set; by default the folder's.
     """
-    series, segmentations = _scan(root)
+    series, segmentations, contours = _scan(root)
     if not series:
         raise DataError(f"Expected DICOM series of CT or MR, but {root} has none. Give the folder that holds them.")
     name = dataset or NAME_PATTERN.sub("-", root.resolve().name).strip("-.") or "dicom"
@@ -84,7 +88,7 @@ def dicom(
         preprocessing=CT if all(one.modality == "CT" for one in series) else MR,
         found=tuple(refs),
         by_name=not classes and found is not None,
-        label_place=repr(labels) if labels else "a SEG that refers to the series, or one NIfTI file beside it",
+        label_place=repr(labels) if labels else _LABELS + (_CONTOURS if contours else ""),
     )
     return replace(source, found=drop_unlabelled(source)) if skip_unlabelled else source
 
@@ -198,16 +202,18 @@ class _Segmentation:
     segments: Mapping[int, str]
 
 
-def _scan(root: Path) -> tuple[list[_Series], list[_Segmentation]]:
-    """Read every header below `root` and sort the files by series."""
+def _scan(root: Path) -> tuple[list[_Series], list[_Segmentation], bool]:
+    """Read every header below `root`: the files by series, the segmentations, and whether there are contours."""
     files: dict[str, list[Path]] = {}
     modality: dict[str, str] = {}
     segmentations = []
+    contours = False
     folders: dict[str, set[str]] = {}
-    for path in sorted(one for one in root.rglob("*") if one.is_file()):
-        header = _read_header(path)
+    paths = sorted(one for one in root.rglob("*") if one.is_file())
+    for path, header in run_jobs(_read_header, paths, title="Reading DICOM headers", workers=1):
         if header is None:
             continue
+        contours = contours or header.get("Modality") == "RTSTRUCT"
         if header.get("Modality") == "SEG":
             segmentations.append(_describe_segmentation(path, header))
         elif header.get("Modality") in _MODALITIES and "LOCALIZER" not in header.get("ImageType", ()):
@@ -224,7 +230,7 @@ def _scan(root: Path) -> tuple[list[_Series], list[_Segmentation]]:
             spread,
             root,
         )
-    return [_Series(uid, modality[uid], tuple(own)) for uid, own in files.items()], segmentations
+    return [_Series(uid, modality[uid], tuple(own)) for uid, own in files.items()], segmentations, contours
 
 
 def _read_header(path: Path) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from adawac.data.cases import Case, CaseRef
+from adawac.data.parallel import run_jobs
 from adawac.data.preprocessing import CT, MR
 from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
 from adawac.data.sources.patterns import match_patterns
@@ -220,6 +221,12 @@ def _match_folders(root: Path, description: Mapping[str, Any]) -> list[_Pair]:
             channels[match["case"]][match["channel"]] = path
         labels = _unique_stems(root / f"labels{suffix}")
         for case, files in channels.items():
+            expected = [f"{number:04d}" for number in range(len(files))]
+            if sorted(files) != expected:
+                raise DataError(
+                    f"Expected the channels {', '.join(expected)} of case {case}, but {root / f'images{suffix}'} has "
+                    f"{', '.join(sorted(files))}. Add the missing file, or rename these."
+                )
             images = tuple(files[channel] for channel in sorted(files))
             pairs.append((case, split, images, (labels[case],) if case in labels else ()))
     return pairs
@@ -301,6 +308,13 @@ def _described_classes(root: Path, description: Mapping[str, Any]) -> Classes | 
     return as_classes(labels)
 
 
+def _values_or_fault(path: Path) -> set[int] | DataError:
+    try:
+        return read_nifti_values(path)
+    except DataError as error:
+        return error
+
+
 def found_classes(refs: Sequence[CaseRef]) -> Classes:
     """Return a class for every label value that occurs; this reads all label maps.
 
@@ -309,11 +323,11 @@ def found_classes(refs: Sequence[CaseRef]) -> Classes:
     values: set[int] = set()
     fault: DataError | None = None
     paths = [path for ref in refs for path in ref.labels]
-    for path in paths:
-        try:
-            values |= read_nifti_values(path)
-        except DataError as error:
-            fault = fault or error
+    for _, found in run_jobs(_values_or_fault, paths, title="Looking for label values", workers=1):
+        if isinstance(found, DataError):
+            fault = fault or found
+        else:
+            values |= found
     if paths and not values:
         raise fault or DataError("Expected label maps with voxels, but got none. Export them again.")
     if paths and not values - {0}:

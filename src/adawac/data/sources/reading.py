@@ -67,6 +67,8 @@ def _read_nifti(path: Path) -> tuple[Array, Affine]:
         )
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
         raise DataError(f"Expected an invertible affine, but got {affine.tolist()} in {path}. Mend its header.")
+    while data.ndim > 3 and data.shape[-1] == 1:  # many programs write a volume as a series of one
+        data = data[..., 0]
     return data, affine
 
 
@@ -82,10 +84,12 @@ def read_nifti_image(paths: Sequence[Path], channels: int) -> tuple[npt.NDArray[
         elif data.ndim == 3:
             data = data[None]
         else:
-            raise DataError(
-                f"Expected a 3D image{several}, but got {data.shape} in {path}. "
+            advice = (
                 "Split the volumes of a time series; where they are channels, name each in `channels`."
+                if data.ndim > 3
+                else f"Save a single slice as a volume of {(*data.shape, 1)}, its label map too."
             )
+            raise DataError(f"Expected a 3D image{several}, but got {data.shape} in {path}. {advice}")
         if affine is not None:
             check_same_grid(paths[0], parts[0].shape[1:], affine, path, data.shape[1:], own)
         affine = own if affine is None else affine

@@ -21,6 +21,10 @@ function startScores() {
   }
   const missing = data.runs.filter((_, place) => !data.scores.some((one) => one.runs.includes(place)));
   if (missing.length) body.append(el("p", { class: "small muted" }, "Without scores: ", ...missing.flatMap((run, place) => [place ? ", " : "", name(run.name)]), "."));
+  for (const run of data.runs.filter((one) => one.outdated.length)) {
+    body.append(el("p", { class: "note" }, name(run.name), " was trained further after it was evaluated: ", run.outdated.join("; "), ". Make them again: ",
+      el("code", {}, "adawac evaluate ", name(run.name)), "."));
+  }
   const first = data.scores.filter((one) => FIRST.includes(one.metric));
   body.append(...first.map(scoreTable));
   const rest = data.scores.filter((one) => !FIRST.includes(one.metric));
