@@ -45,6 +45,7 @@ def test_tensors_of_every_kind_come_back(path: Path) -> None:
         "gradient": torch.ones(2, requires_grad=True),
         "scalar": torch.tensor(3),
         "array": np.ones(2),
+        "channels last": torch.arange(24.0).reshape(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
     }
     save_checkpoint(path, tensors, {})
     loaded = load_checkpoint(path, "torch").tensors

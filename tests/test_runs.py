@@ -229,9 +229,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         with RunWriter(folder, TrainConfig(epochs=9), epochs=9) as run:
             run.write_samples(table(5))
             write_epochs(run, range(1, 10) if folder == whole else range(1, 8))
+    info = json.loads((parts / "run.json").read_text())
+    (parts / "run.json").write_text(json.dumps({**info, "created": "2020-02-02T02:02:02+00:00"}))
     with RunWriter(parts, resume=True) as run:
         assert run.samples is not None
         run.write_samples(run.samples)
+        with pytest.raises(RunError, match="Expected an epoch after 7, but got 7"):
+            write_epochs(run, range(7, 8))
         run.rewind(4)
         assert Run(parts).epoch == 4
         write_epochs(run, range(5, 10))
@@ -239,6 +243,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
     run = Run(parts)
     assert (run.status, run.epoch, run.info["epochs"], len(run.environments)) == ("finished", 9, 9, 2)
+    assert run.info["created"] == "2020-02-02T02:02:02+00:00" < run.info["updated"]
+
+
+def test_what_a_list_of_runs_shows_can_be_added_to_and_taken_away(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", TrainConfig(), summary={"model": "unet", "val_dice": 0.5}) as run:
+        run.note({"val_dice": None, "seed": 3})
+    assert Run(tmp_path / "run").summary == {"model": "unet", "seed": 3}
 
 
 def test_rewinding_to_the_start_leaves_nothing(tmp_path: Path) -> None:
@@ -249,6 +260,8 @@ def test_rewinding_to_the_start_leaves_nothing(tmp_path: Path) -> None:
         assert len(Run(tmp_path / "run").history) == 0
         assert Run(tmp_path / "run").metrics == []
         write_epochs(run, range(3))
+        run.rewind(7)  # where it never was
+        assert Run(tmp_path / "run").epoch == 2
     assert Run(tmp_path / "run").history.epochs.tolist() == [0, 1, 2]
 
 

@@ -100,6 +100,17 @@ def test_margins_hold_all_over_the_ball(seed):
     assert (towards_its_side >= theory.margins(instance) - 1e-12).all()
 
 
+def test_cross_entropy_stays_in_its_range_where_it_rises_fastest():
+    """At the end of its gradient a convex loss lies above its tangent: the range must leave room for that."""
+    instance = theory.build_instance(6, gamma=0.5)
+    centre = instance.terms(instance.theta_star)
+    for sample, gradient in enumerate(centre.grad_ce):
+        step = instance.gamma * gradient / np.linalg.norm(gradient)
+        high, low = (instance.terms(instance.theta_star + sign * step).ell_ce[sample] for sign in (1, -1))
+        assert high > centre.ell_ce[sample] + gradient @ step
+        assert instance.ranges.ce_low[sample] <= low < high <= instance.ranges.ce_high[sample]
+
+
 def test_the_range_of_lambda_ends_where_the_margin_does():
     for end, inwards in zip(theory.lambda_range(theory.build_instance(8)), (1.001, 0.999), strict=True):
         assert theory.margins(theory.build_instance(8, lambda_ac=end * inwards)).min() > 0
@@ -396,7 +407,9 @@ def test_the_papers_example_is_not_convex(num_pixels):
     assert found.eigenvalue < -0.1
     assert found.eigenvalue_on_spheres < -0.1
     assert found.midpoint_excess > 1e-3
-    assert found.midpoint_norm < 0.999
+    middle, ends = found.profile[found.offsets == 0].item(), found.profile[[0, -1]]
+    assert found.midpoint_excess == pytest.approx(middle - ends.mean(), abs=1e-15)
+    assert found.midpoint_norm == pytest.approx(1 - found.gamma**2 / 2)  # cos of the angle whose chord is γ
     assert found.missing_term < 1e-14  # the Hessian is the proof's plus the term that it leaves out
 
 

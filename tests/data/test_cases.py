@@ -151,6 +151,7 @@ def test_a_good_case_passes():
         ({"label": np.full((2, 3, 4), 2)}, "0 to 1, but got 2 to 2"),
         ({"label": np.full((2, 3, 4), -1)}, "got -1 to -1"),
         ({"spacing": (1.0, 0.0, 1.0)}, "positive voxel sizes"),
+        ({"spacing": (1.0, np.inf, 1.0)}, "positive voxel sizes"),
         ({"image": np.zeros((1, 0, 3, 4), np.float32)}, "with voxels"),
     ],
 )

@@ -15,7 +15,9 @@ from scans import make_acdc, make_btcv, make_nnunet, make_synapse, scan, write_n
 from scipy import ndimage
 
 from adawac.data import writing
+from adawac.data.cases import Case
 from adawac.data.prepare import prepare
+from adawac.data.preprocessing import Preprocessing
 from adawac.data.store import Store, is_store
 from adawac.errors import BusyError, DataError, MissingFileError
 from adawac.locks import FolderLock
@@ -61,6 +63,60 @@ def test_acdc_is_clipped_where_the_histogram_reaches_99_percent(tmp_path):
     np.testing.assert_allclose(store.volume("patient001_frame01").image[0], expected, atol=1e-6)
     assert store.table.split[0] == "test"
     assert set(store.table.group) == {"NOR"}
+
+
+@pytest.mark.parametrize("normalisation", ["min-max", "z-score"])
+def test_a_scan_of_one_intensity_becomes_zero(normalisation):
+    scaled = Preprocessing(normalisation=normalisation).scale(np.full((1, 2, 3, 4), 7.0))
+    assert (scaled == 0).all()
+
+
+def test_the_z_score_divides_by_the_volumes_own_deviation():
+    image = np.random.default_rng(0).normal(3.0, 2.0, (2, 3, 4, 5)).astype(np.float32)
+    scaled = Preprocessing(normalisation="z-score").scale(image)
+    expected = (image - image.mean((1, 2, 3), keepdims=True)) / image.std((1, 2, 3), keepdims=True)
+    np.testing.assert_allclose(scaled, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("spacing", [None, (2.5, 0.0, 1.3)])
+@pytest.mark.parametrize("orientation", [None, "RAS", "IAR"])
+def test_prepared_voxels_know_where_they_are(orientation, spacing):
+    """The channels hold each voxel's own place in the world, which the prepared affine must find again."""
+    affine = np.array([[0.1, -2.0, 0.0, 10.0], [1.5, 0.1, 0.0, -7.0], [0.0, 0.0, -3.0, 4.0], [0, 0, 0, 1.0]])
+
+    def places(shape, affine):
+        return np.einsum("wv,vxyz->wxyz", affine[:3, :3], np.indices(shape)) + affine[:3, 3, None, None, None]
+
+    shape = (24, 20, 16)
+    case = Case(
+        dataset="set",
+        patient="p",
+        id="c",
+        image=places(shape, affine).astype(np.float32),
+        label=np.where(np.indices(shape).sum(0) > 25, 5, 0).astype(np.uint8),
+        spacing=tuple(np.linalg.norm(affine[:3, :3], axis=0)),
+        affine=affine,
+        class_names=("background", *"abcde"),
+    )
+    preprocessing = Preprocessing(normalisation="none", orientation=orientation, spacing=spacing)
+    found = preprocessing.apply(case)
+    inner = (slice(None), *3 * (slice(5, -5),))  # beyond that a spline sees the edge
+    np.testing.assert_allclose(found.image[inner], places(found.shape, found.affine)[inner], atol=0.02)
+    assert found.spacing == pytest.approx(np.linalg.norm(found.affine[:3, :3], axis=0))
+    back = preprocessing.undo(found.label, case.shape, case.spacing, case.affine)
+    assert np.mean(back == case.label) >= (0.97 if spacing else 1)
+    assert set(np.unique(found.label)) == set(np.unique(back)) == {0, 5}  # no class that lies between two others
+    if spacing:
+        assert found.spacing[0] == 2.5
+        assert found.spacing[2] == 1.3
+        wide = np.array(case.shape) * case.spacing
+        assert sorted(np.array(found.shape) * found.spacing) == pytest.approx(sorted(wide), abs=max(found.spacing) / 2)
+
+
+def test_a_scan_thinner_than_the_wanted_voxels_keeps_a_slice():
+    image = np.zeros((1, 4, 4, 2), np.float32)
+    case = Case(dataset="set", patient="p", id="c", image=image, spacing=(1.0,) * 3, affine=np.eye(4), class_names=())
+    assert Preprocessing(spacing=(1.0, 1.0, 8.0)).apply(case).shape == (4, 4, 1)
 
 
 def test_options_are_recorded_and_applied(tmp_path):

@@ -55,6 +55,9 @@ def test_half_vol_is_a_seeded_half_of_the_patients():
     assert len(first) == len(whole) / 2
     np.testing.assert_array_equal(first.id, whole.take(subset_mask(whole, "half-vol", seed=1)).id)
     assert set(first.patient) != set(whole.take(subset_mask(whole, "half-vol", seed=2)).patient)
+    for patients, kept in ((1, 1), (5, 2)):
+        few = table(cases=[f"case{k:04d}" for k in range(patients)])
+        assert len(few.take(subset_mask(few, "half-vol")).cases) == kept
 
 
 def test_slices_of_volumes_cannot_be_halved():
@@ -90,6 +93,24 @@ def test_folds_cover_every_patient_once_and_leave_the_test_set_alone():
     assert sorted(held_out) == PATIENTS[5:]
     with pytest.raises(ConfigError, match="0 to 4"):
         fold_split(whole, 5, 5)
+
+
+def test_one_fold_is_none():
+    with pytest.raises(ConfigError, match="2 to 20 folds"):
+        resolve_split(cohort(), "fold:0/1")
+
+
+def test_what_a_seed_draws_stays_what_it_is():
+    """A run that is resumed or evaluated by a later version must find its own split again."""
+    whole = table(cases=[f"case{k}" for k in range(5)], slices=1)
+    drawn = {
+        ("stratified", 0): ["val", "test", "train", "train", "train"],
+        ("stratified", 1): ["train", "train", "val", "test", "train"],
+        ("fold:0/3", 0): ["val", "train", "val", "train", "train"],
+        ("fold:0/3", 1): ["train", "train", "val", "train", "val"],
+    }
+    for (spec, seed), expected in drawn.items():
+        assert resolve_split(whole, spec, seed=seed).split.tolist() == expected
 
 
 def test_a_patient_in_two_groups_cannot_be_dealt():
@@ -130,6 +151,9 @@ def test_samples_without_a_label_are_in_no_drawn_split():
         assert set(split[blind]) == {""}
         # The others are drawn as if the unlabelled ones were not there.
         assert split[~blind].tolist() == resolve_split(whole.take(~blind), spec).split.tolist()
+        # Nor does a patient who has a labelled scan, too, bring the others in.
+        patient = np.where(whole.case == "case0003", "p-case0004", whole.patient)
+        assert set(resolve_split(replace(mixed, patient=patient), spec).split[blind]) == {""}
     tested = mixed.with_split(np.where(whole.case == "case0003", "test", ""))
     assert set(resolve_split(tested, "fold:1/4").split[whole.case == "case0003"]) == {"test"}
 

@@ -561,3 +561,24 @@ def test_views_on_a_gpu_are_those_of_the_cpu_and_can_be_captured():
         epoch.fill_(number)
         graph.replay()
         assert all(torch.equal(a, b) for a, b in zip(captured["images"], views("cuda", number)["images"], strict=True))
+
+
+def test_an_edge_belongs_to_the_image():
+    """Moved by half a pixel, the last output pixel lies on the image's edge, where the border pixel goes on."""
+    images = torch.arange(1.0, 5.0).reshape(1, 1, 1, 4)
+    theta = torch.tensor([[[1.0, 0.0, 0.25], [0.0, 1.0, 0.0]]])
+    assert warp(images, None, theta, (1, 4))[0].flatten().tolist() == [1.5, 2.5, 3.5, 4.0]
+
+
+def test_an_image_of_one_pixel_is_spread_over_all():
+    images, labels = torch.full((1, 1, 1, 1), 7.0), torch.full((1, 1, 1), 3)
+    for interpolation in ("nearest", "bilinear", "cubic"):
+        x, y = warp(images, labels, torch.eye(2, 3)[None], (2, 3), interpolation)
+        assert (x == 7).all()
+        assert (y == 3).all()
+
+
+def test_labels_have_one_channel():
+    labels = Ragged.from_batch(torch.zeros(1, 2, 4, 4, dtype=torch.int64))
+    with pytest.raises(ShapeError, match="1 with 2 channels"):
+        warp(torch.zeros(1, 1, 4, 4), labels, torch.eye(2, 3)[None], (4, 4))

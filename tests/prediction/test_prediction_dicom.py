@@ -75,6 +75,15 @@ def test_a_missing_slice_is_found_in_whatever_block_it_is(tmp_path, monkeypatch,
     assert "a slice is missing" in done.error
 
 
+def test_a_slice_missing_between_two_blocks_of_a_long_series_is_found(tmp_path, monkeypatch, run):
+    """There the mean distance of the slices hardly changes."""
+    files = write_series(tmp_path / "ct", noise((12, 10, 31)))
+    files[16].unlink()
+    monkeypatch.setattr(volumes, "BLOCK_VOXELS", 2 * 120)
+    (done,) = predict(run, tmp_path / "ct", tmp_path / "out", device="cpu")
+    assert "a slice is missing" in done.error
+
+
 def test_a_tilted_gantry_has_a_sheared_affine_and_no_quaternion(tmp_path, run):
     write_series(tmp_path / "ct", noise(), tilt=0.5)
     (done,) = predict(run, tmp_path / "ct", tmp_path / "out", device="cpu")

@@ -1,6 +1,7 @@
 """Label maps lie on their scan, voxel for voxel, whatever the scan's grid and the run's preprocessing."""
 
 import json
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -98,6 +99,7 @@ def test_the_header_and_the_sidecar_name_the_classes_and_nobody_else(tmp_path):
     assert sidecar["classes"] == classes
     assert sidecar["labels"] == "scan.nii.gz"
     assert sidecar["networks"][0]["checkpoint"] == "last"
+    assert done.labels.read_bytes()[4:8] == bytes(4)  # no time: the same label map gives the same bytes
     for path in done.files:
         assert b"DOE" not in path.read_bytes()
         assert str(tmp_path).encode() not in path.read_bytes()
@@ -149,6 +151,27 @@ def test_blocks_are_prepared_as_whole_volumes_are(tmp_path, monkeypatch, prepara
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     else:
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("images", "options"),
+    [
+        ([noise(), 7 * noise(seed=1) + 300], Preprocessing(clip_quantile=0.9)),  # each channel by its own range
+        ([noise(), 7 * noise(seed=1) + 300], Preprocessing(normalisation="z-score")),
+        ([np.full((12, 10, 6), 5, np.int16)], Preprocessing()),
+        ([np.full((12, 10, 6), 5, np.int16)], Preprocessing(normalisation="z-score")),
+        ([noise()], Preprocessing(window=(100.0, 300.0), clip_quantile=0.9)),  # the quantile lies beyond the window
+        ([noise((12, 10, 2))], Preprocessing(spacing=(0.0, 0.0, 30.0))),  # thinner than a voxel
+    ],
+)
+def test_odd_scans_are_prepared_as_whole_volumes_are(tmp_path, images, options):
+    files = tuple(save(tmp_path / f"scan_{k:04d}.nii.gz", image) for k, image in enumerate(images))
+    case = replace(whole_case(files[0]), image=np.stack(images).astype(np.float32))
+    expected = options.cut(options.apply(case).image, channels=True)
+    volume = open_scan(Scan(name="a", kind="nifti", files=files), [f"channel {k}" for k in range(len(files))])
+    with Spool(volume, tmp_path) as spool:
+        prepared = preparing.PreparedScan(spool, options)
+        np.testing.assert_allclose(prepared.read(0, prepared.slices), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("preparation", PREPARATIONS)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -42,6 +43,8 @@ def test_a_runs_numbers_are_means_over_cases_then_classes():
     assert run_value(scores, Column(name="S", metric="dice", class_name="spleen")) == pytest.approx(100 * mean[1])
     assert math.isnan(run_value(scores, Column(name="X", metric="dice", class_name="heart")))
     assert math.isnan(run_value([], Column(name="DSC", metric="dice")))
+    surface = [replace(one, metric="surface_dice") for one in scores if one.metric == "dice"]
+    assert run_value(surface, Column(name="NSD", metric="surface_dice")) == pytest.approx(100 * mean.mean())
 
 
 @given(st.lists(st.floats(0, 100), min_size=2, max_size=6))
@@ -145,6 +148,14 @@ def test_the_order_of_methods_is_compared(compared, dice, tau, agrees):
     assert by_hd95.tau == pytest.approx(-tau, nan_ok=True)
     assert by_hd95.paper == by_dice.paper
     assert by_hd95.agrees is (tau == -1.0)
+
+
+def test_a_method_that_the_paper_does_not_have_is_in_neither_order(compared):
+    values = {(method, 1): value for method, value in zip(METHODS, (0.1, 0.9, 0.3, 0.4), strict=True)}
+    paper = {method: numbers for method, numbers in IN_PAPER.items() if method != "pair"}
+    by_dice, _ = compared(values, axes={"method": METHODS}, paper=paper).orderings
+    assert by_dice.ours == by_dice.paper == (("adawac",), ("acr-only",), ("baseline",))
+    assert (by_dice.agrees, by_dice.tau, by_dice.left_out) == (True, 1.0, ("pair",))
 
 
 def test_groups_are_ordered_by_themselves(compared):

@@ -10,7 +10,7 @@ from adawac.errors import MissingFileError
 from adawac.objective import PRESETS
 from adawac.recipes import recipe_names, recipe_path
 from adawac.train.forward import Views
-from adawac.train.optim import learning_rate
+from adawac.train.optim import average, build_optimizer, learning_rate
 from adawac.train.summary import separation, summarise
 
 
@@ -31,6 +31,26 @@ def test_warm_up_rises_to_the_learning_rate():
     np.testing.assert_allclose(rates[5:], [(1 - k / 10) ** 0.9 for k in range(1, 10)])
 
 
+def test_the_optimiser_gets_what_the_configuration_says():
+    given = {"lr": 0.3, "momentum": 0.7, "betas": (0.6, 0.8), "weight_decay": 0.02}
+    for optimizer, told in (("sgd", ("lr", "momentum", "weight_decay")), ("adamw", ("lr", "betas", "weight_decay"))):
+        config = OptimConfig(optimizer=optimizer, **given)
+        (group,) = build_optimizer(config, [nn.Parameter(torch.zeros(2))], torch.device("cpu")).param_groups
+        assert {name: group[name] for name in told} == {name: given[name] for name in told}
+
+
+def test_the_average_of_weights_and_buffers_decays():
+    network = nn.BatchNorm1d(1)
+    averaged = average(network, 0.75)
+    for value in (0.0, 4.0):
+        with torch.no_grad():
+            network.weight.fill_(value)
+            network.running_mean.fill_(value)
+        averaged.update_parameters(network)
+    assert averaged.module.weight.item() == 1.0
+    assert averaged.module.running_mean.item() == 1.0
+
+
 def test_separation_against_a_count_of_pairs():
     rng = np.random.default_rng(0)
     ce, ac, beta = rng.random((3, 40)).astype(np.float32)
@@ -44,6 +64,9 @@ def test_separation_against_a_count_of_pairs():
     )
     assert found["separated_dense"] == pytest.approx(np.mean(ce[~sparse] > ac[~sparse]))
     assert found["spread_ce"] == pytest.approx(ce.std() / ce.mean(), rel=1e-5)
+    assert found["spread_ac"] == pytest.approx(ac.std() / ac.mean(), rel=1e-5)
+    tied = separation(ce, ce, beta, sparse)  # Assumption 1 is strict
+    assert (tied["separated_sparse"], tied["separated_dense"]) == (0, 0)
 
 
 def test_an_epoch_without_label_sparse_samples_has_no_numbers_for_them():

@@ -15,9 +15,9 @@ from adawac.runs import Run, Score
 __all__ = ["DISTANCES", "METRICS", "Evaluation", "plain"]
 
 METRICS = ("dice", "hd95", "assd", "surface_dice", "hd95_max_directed")
-#: Those that have a unit.
-DISTANCES = ("hd95", "assd", "hd95_max_directed")
 """What can be measured of a class in a case."""
+DISTANCES = ("hd95", "assd", "hd95_max_directed")
+"""Those that have a unit."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
