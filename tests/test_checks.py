@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -162,3 +163,52 @@ def test_elsewhere_values_are_checked_in_the_first_step_only_unless_asked():
                 step(criterion)
         else:
             assert step(criterion).beta.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("index", "advice"),
+    [
+        ([0, 5], r"torch\.as_tensor\(index, dtype=torch\.int64\)"),
+        (np.array([0, 5]), r"torch\.as_tensor\(index, dtype=torch\.int64\)"),
+        (torch.tensor([0, 5], dtype=torch.uint8), r"torch\.as_tensor\(index, dtype=torch\.int64\)"),
+        (torch.tensor([[0], [5]]), r"\.flatten\(\)"),
+        (torch.tensor([], dtype=torch.int64), r"on every rank, one sample at least"),
+        (torch.tensor([0.0, 5.0]), r"row, 0\.\.5, from your data set's __getitem__"),
+        (["a", "b"], r"number samples that have names"),
+    ],
+)
+def test_each_wrong_index_has_its_own_advice(index, advice):
+    with pytest.raises(ShapeError, match=rf"vector of integers.*{advice}"):
+        call(partial(checks.batch, adawac.AdaWAC(num_samples=6), views=None, values=True), index=index)
+
+
+@pytest.mark.parametrize("features", [adawac.EncoderTap(torch.nn.Sequential(torch.nn.ReLU()), "0"), dict.pop])
+def test_a_tap_that_was_not_popped_is_explained(features):
+    with pytest.raises(ShapeError, match=r"latents of both views.*but got <class.*Give tap\.pop\(\)"):
+        call(partial(checks.batch, adawac.AdaWAC(num_samples=6), views=None, values=True), features=features)
+
+
+def test_an_index_of_both_views_is_explained():
+    with pytest.raises(ShapeError, match=r"latents of 8 rows.*\(4, 5, 2, 2\).*index names both views.*give it once"):
+        call(index=torch.tensor([0, 5, 0, 5]))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_probabilities_are_refused(kind):
+    """They train, badly: a second softmax flattens them."""
+    logits = 4 * torch.randn(4, 3, 8, 8)
+    with pytest.raises(ShapeError, match=r"Expected logits, but got probabilities \(4, 3, 8, 8\).*softmax"):
+        call(logits=logits.softmax(1).to(kind))
+    for fine in (
+        logits.log_softmax(1),
+        logits.sigmoid(),
+        torch.zeros_like(logits),
+        logits - logits.mean(1, True) + 1 / 3,
+    ):
+        assert call(logits=fine.to(kind)).loss.isfinite()
+
+
+def test_probabilities_are_looked_for_once():
+    criterion = adawac.AdaWAC(num_samples=6)
+    call(criterion)
+    assert call(criterion, logits=torch.full((4, 3, 8, 8), 1 / 3)).loss.isfinite()

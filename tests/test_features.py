@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -413,3 +414,36 @@ def test_encode_waits_for_all_of_several_taps():
     tap = adawac.EncoderTap(model, {"encoder.0": 1.0, "encoder.1": 1.0})
     tap.encode(model, images())
     assert [len(latent) for _, latent in tap.pop()] == [4, 4]
+
+
+@pytest.mark.parametrize("model", ["encoder", None, torch.relu])
+def test_what_is_no_network_is_explained(model):
+    with pytest.raises(TapError, match=r"Expected a network.*EncoderTap\(model, 'encoder'\)"):
+        adawac.EncoderTap(model, "encoder")
+
+
+def test_coefficients_are_numbers():
+    with pytest.raises(UnknownNameError, match=r"several with their coefficients"):
+        adawac.EncoderTap(Network(), {"encoder": "1.0"})
+    assert adawac.EncoderTap(Network(), {"encoder": 2}).coefficients == {"encoder": 2}
+
+
+@pytest.mark.parametrize("grid", [14, "44", (), (0, 4), (4.0, 4.0)])
+def test_what_is_no_grid_is_explained(grid):
+    with pytest.raises(TapError, match=r"sides of the token grid, but got .*\(14, 14\)"):
+        adawac.EncoderTap(Network(), "encoder", grid=grid)
+
+
+@pytest.mark.parametrize(
+    ("side", "tokens", "fits"), [(14, 201, True), (4, 25, True), (7, 196, False), (13, 196, False)]
+)
+def test_a_grid_that_is_too_small_is_no_grid_with_many_class_tokens(side, tokens, fits):
+    """Its latent would be a corner of the image's: wrong, and of the right shape."""
+    model = nn.Sequential(nn.Identity())
+    with adawac.EncoderTap(model, "0", grid=[np.int64(side), side]) as tap:
+        if fits:
+            model(torch.zeros(2, tokens, 3))
+            assert tap.pop().shape == (2, 3, side, side)
+        else:
+            with pytest.raises(TapError, match=rf"for the grid .*\(2, {tokens}, 3\)"):
+                model(torch.zeros(2, tokens, 3))

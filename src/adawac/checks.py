@@ -59,7 +59,7 @@ def batch(
     latents = _latents(features, criterion) if criterion.uses_latents else []
     _one_device(logits=scales[:1], labels=targets[:1], latents=latents[:1], index=[index], criterion=[log_odds])
     waits = index.device.type != "cpu" or torch.compiler.is_compiling()
-    values = values or not waits
+    first, values = values, values or not waits
     if values:
         _rows(index, len(log_odds))
     if not isinstance(labels, Tensor):
@@ -77,6 +77,8 @@ def batch(
         _supervised(one, target, len(index), criterion, values and not resized, resized)
     for latent in latents:
         _both_views(latent, len(index), views, criterion)
+    if first:  # probabilities come in all steps or in none
+        _no_probabilities(scales[0])
 
 
 def _index(index: Any, num_samples: int) -> None:
@@ -84,9 +86,21 @@ def _index(index: Any, num_samples: int) -> None:
     if not whole or index.dim() != 1 or len(index) == 0:
         raise ShapeError(
             "Expected index to be a vector of integers (int64), one for each sample of the batch, but got "
-            f"{_like(index)}. Return each sample's row, 0..{num_samples - 1}, from your data set's __getitem__; number "
-            "samples that have names: {name: row for row, name in enumerate(names)}."
+            f"{_like(index)}. {_index_advice(index, num_samples)}"
         )
+
+
+def _index_advice(index: Any, num_samples: int) -> str:
+    """Say what to do about an index that is none."""
+    if isinstance(index, Tensor) and index.numel() == 0:
+        return "Give every call, on every rank, one sample at least."
+    numbers = isinstance(index, list | tuple) and len(index) > 0 and all(isinstance(one, int) for one in index)
+    if numbers or str(getattr(index, "dtype", None)).removeprefix("torch.").startswith(("int", "uint")):
+        return "Make it one: torch.as_tensor(index, dtype=torch.int64).flatten()."
+    return (
+        f"Return each sample's row, 0..{num_samples - 1}, from your data set's __getitem__; number samples that have "
+        "names: {name: row for row, name in enumerate(names)}."
+    )
 
 
 def _rows(index: Tensor, num_samples: int) -> None:
@@ -184,9 +198,19 @@ def _known_classes(labels: Tensor, classes: int, ignored: int | None) -> None:
         )
 
 
+def _no_probabilities(logits: Tensor) -> None:
+    """Refuse what went through a softmax: the criterion's own would flatten it, and nobody would notice."""
+    sums = logits.detach().sum(1, dtype=torch.float32)
+    if bool(((sums - 1).abs().amax() < 0.01) & (logits.detach().amin() >= 0)):
+        raise ShapeError(
+            f"Expected logits, but got probabilities {_like(logits)}: they sum to 1 over the classes. Take the softmax "
+            "off the network's end (activation=None in many), for the criterion has its own."
+        )
+
+
 def _latents(features: Any, criterion: "Criterion") -> list[Tensor]:
     """Return the latents that are compared, without their coefficients."""
-    if features is None or (not isinstance(features, Tensor) and len(features) == 0):
+    if features is None or (isinstance(features, list | tuple | Mapping) and not features):
         raise ShapeError(
             f"Expected the latents of both views, for {type(criterion).__name__} compares them, but got none. "
             "Give tap.pop() of an adawac.EncoderTap(model, ...)."
@@ -206,10 +230,11 @@ def _latents(features: Any, criterion: "Criterion") -> list[Tensor]:
 
 def _both_views(latent: Tensor, size: int, views: Tensor | None, criterion: "Criterion") -> None:
     if not latent.is_floating_point() or latent.dim() < 2 or len(latent) != 2 * size:
+        doubled = " If they did, index names both views of each sample: give it once." if len(latent) == size else ""
         raise ShapeError(
             f"Expected latents of {2 * size} rows, both views of {size} samples, but got {_like(latent)}. "
             "Both views must pass the encoder between two calls of tap.pop(), and nothing else with gradients on: run "
-            "other passes under torch.no_grad()."
+            f"other passes under torch.no_grad().{doubled}"
         )
     if criterion.objective.aligned:
         _aligned(latent, views)

@@ -3,6 +3,7 @@
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +16,8 @@ __all__ = ["EncoderTap"]
 
 # More firings than any step needs: somebody forgets to pop, and every latent holds its graph in memory.
 _LIMIT = 256
+# Class and register tokens, as many as any vision transformer has; of small grids more would not be noticed.
+_EXTRA_TOKENS = 16
 
 
 class EncoderTap:
@@ -44,7 +47,7 @@ class EncoderTap:
         self._single = isinstance(name, str)
         network = _unwrap(model)
         modules = {one: _submodule(network, one) for one in self.coefficients}  # all of them, or no hook is left behind
-        self._hooks = {one: _Hook(output, tuple(grid) if grid else None) for one in modules}
+        self._hooks = {one: _Hook(output, _grid(grid)) for one in modules}
         self._handles = [modules[one].register_forward_hook(hook) for one, hook in self._hooks.items()]
         self._own()
 
@@ -188,17 +191,39 @@ def _in_backward() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-def _as_map(tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
-    if tokens.dim() != 3 or tokens.shape[1] < math.prod(grid):
+def _grid(grid: Any) -> tuple[int, ...] | None:
+    """Return the token grid's shape, or None where latents stay as they are."""
+    if grid is None:
+        return None
+    if (
+        not isinstance(grid, Sequence)
+        or not grid
+        or not all(isinstance(side, Integral) and int(side) > 0 for side in grid)
+    ):
         raise TapError(
-            f"Expected tokens (B, N ≥ {math.prod(grid)}, C) for the grid {grid}, but got {_describe(tokens)}. "
-            "Give the grid that the encoder works on, or none for feature maps."
+            f"Expected grid to be the sides of the token grid, but got {grid!r}. Give whole numbers, such as (14, 14)."
+        )
+    return tuple(int(side) for side in grid)
+
+
+def _as_map(tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
+    positions = math.prod(grid)
+    spare = max(2 * max(grid), _EXTRA_TOKENS)  # a grid whose sides are too short by one leaves more than this over
+    if tokens.dim() != 3 or not positions <= tokens.shape[1] <= positions + spare:
+        raise TapError(
+            f"Expected tokens (B, N ≥ {positions}, C) for the grid {grid}, with few others before them, but got "
+            f"{_describe(tokens)}. Give the grid that the encoder works on, or none for feature maps."
         )
     return tokens[:, -math.prod(grid) :].transpose(1, 2).reshape(len(tokens), -1, *grid)
 
 
 def _unwrap(model: nn.Module) -> nn.Module:
     """Return the network inside DDP, Fabric and `torch.compile` wrappers."""
+    if not isinstance(model, nn.Module):
+        raise TapError(
+            f"Expected a network (torch.nn.Module) to tap, but got {_describe(model)}. Give the network first, then "
+            "its submodule's name: adawac.EncoderTap(model, 'encoder')."
+        )
     for attribute in ("_orig_mod", "_original_module"):
         if isinstance(inner := model._modules.get(attribute), nn.Module):
             return _unwrap(inner)
@@ -210,7 +235,8 @@ def _unwrap(model: nn.Module) -> nn.Module:
 def _coefficients(name: Any) -> dict[str, float]:
     """Return each submodule's coefficient in the consistency."""
     coefficients = {name: 1.0} if isinstance(name, str) else name
-    if not isinstance(coefficients, Mapping) or not coefficients:
+    numbers = isinstance(coefficients, Mapping) and all(isinstance(one, Real) for one in coefficients.values())
+    if not numbers or not coefficients:
         raise UnknownNameError(
             "Expected the name of a submodule, or several with their coefficients, but got "
             f"{_describe(name)}. Give names as in model.named_modules(): 'encoder', or "

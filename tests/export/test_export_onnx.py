@@ -13,7 +13,7 @@ from torch import nn
 
 from adawac.cli import run as command
 from adawac.data.preprocessing import Preprocessing
-from adawac.errors import ConfigError, MissingDependencyError, RunError
+from adawac.errors import ConfigError, MissingDependencyError, MissingFileError, RunError
 from adawac.export import export_model, onnx
 from adawac.trained import load_trained
 
@@ -191,3 +191,10 @@ def test_networks_of_every_family(tmp_path, model, options, free):
 def test_a_folder_that_cannot_be_written_to_is_no_fault_of_the_network(run):
     with pytest.raises(ConfigError, match=r"Expected to write /proc/model\.onnx"):
         export_model(run, "/proc/model.onnx")
+
+
+def test_predict_says_that_an_onnx_file_is_for_other_programs(tmp_path):
+    """It is what `adawac export` had as --out, so that asking for that would lead nowhere."""
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(MissingFileError, match=r"model\.onnx is a network for other programs.*--out model, and give"):
+        load_trained(tmp_path / "model.onnx")

@@ -370,3 +370,10 @@ def test_without_the_library_it_says_so(monkeypatch):
     monkeypatch.delitem(sys.modules, "adawac.integrations.monai")
     with pytest.raises(MissingDependencyError, match=r"adawac\[monai\]"):
         importlib.import_module("adawac.integrations.monai")
+
+
+@pytest.mark.parametrize("transform", [[RandFlipd(KEYS)], RandFlipd, None])
+def test_what_is_no_transform_is_refused_at_once(transform):
+    """In a loader the reason would stand above MONAI's "applying transform", and a worker's traceback below that."""
+    with pytest.raises(ConfigError, match=r"Expected a random transform.*TwoViewsd\(Compose\("):
+        TwoViewsd(transform)

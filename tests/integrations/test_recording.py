@@ -98,3 +98,58 @@ def test_weights_that_rush_are_pointed_out(tmp_path, caplog):
         step(criterion)
         recorder.end_epoch(1)
     assert "let the network settle first (hold_epochs=3), or lower eta_beta or lambda_ac" in caplog.text
+
+
+def test_epochs_are_counted_from_one(tmp_path):
+    """From zero, weights would be held for an epoch too long, and `adawac watch` would not show the first one."""
+    criterion = adawac.AdaWAC(2)
+    with RunRecorder(tmp_path / "run", criterion, epochs=2, hold_epochs=1) as recorder:
+        step(criterion)
+        with pytest.raises(ConfigError, match=r"first epoch to be 1, but got 0\. Call end_epoch\(epoch \+ 1\)"):
+            recorder.end_epoch(0)
+        recorder.end_epoch(1)
+    assert len(Run(tmp_path / "run").history["beta"]) == 1
+
+
+def test_samples_are_described_by_their_first_two_views(tmp_path):
+    criterion = adawac.AdaWAC(2)
+    labels = torch.zeros(2, 8, 8, dtype=torch.int64)
+    labels[0], labels[1, :4] = 1, 1  # all of the first view, half of the second
+    with RunRecorder(tmp_path / "run", criterion) as recorder:
+        for shown in (labels, torch.full_like(labels, 2)):
+            criterion(torch.zeros(2, 3, 8, 8), shown, torch.zeros(2, 5), torch.tensor([0]))
+        recorder.end_epoch(1)
+    assert Run(tmp_path / "run").samples.fraction.tolist() == [[0.25, 0.75, 0.0]]
+
+
+def test_an_epochs_numbers_are_the_means_of_its_own_steps(tmp_path):
+    criterion = adawac.AdaWAC(2)
+    with RunRecorder(tmp_path / "run", criterion) as recorder:
+        first = [step(criterion).loss.item() for _ in range(3)]
+        assert recorder.end_epoch(1)["loss"] == pytest.approx(np.mean(first))
+        logits, latents = torch.randn(2, 3, 8, 8), torch.randn(2, 5)
+        alone = criterion(logits, torch.ones(2, 8, 8, dtype=torch.int64), latents, torch.tensor([1]))
+        assert recorder.end_epoch(2, {"val_dice": 0.5})["loss"] == pytest.approx(alone.loss.item())
+    run = Run(tmp_path / "run")
+    assert np.isnan(run.history["ell_ce"]).tolist() == [[False, False], [True, False]]
+    assert [one["loss"] for one in run.metrics] == pytest.approx([np.mean(first), alone.loss.item()])
+
+
+def test_a_run_that_goes_on_after_the_hold_moves_at_once(tmp_path):
+    criterion = adawac.AdaWAC(2)
+    for resume, epoch in ((None, 1), (1, 2)):
+        with RunRecorder(tmp_path / "run", criterion, hold_epochs=1, resume=resume) as recorder:
+            step(criterion)
+            recorder.end_epoch(epoch)
+    assert (Run(tmp_path / "run").history["beta"] == 0.5).tolist() == [[True, True], [False, False]]
+
+
+def test_a_checkpoint_within_an_epoch_holds_its_first_steps(tmp_path):
+    criterion = adawac.AdaWAC(2)
+    with RunRecorder(tmp_path / "first", criterion) as recorder:
+        losses = [step(criterion).loss.item() for _ in range(2)]
+        state = copy.deepcopy(recorder.state_dict())
+    with RunRecorder(tmp_path / "second", criterion) as recorder:
+        recorder.load_state_dict(state)
+        losses.append(step(criterion).loss.item())
+        assert recorder.end_epoch(1)["loss"] == pytest.approx(np.mean(losses))

@@ -282,3 +282,26 @@ def test_the_command_lists_names_sizes_and_taps(capsys):
     assert "105.3" in out
     assert run(["models", "nothing*"]) == 2
     assert "matches none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "stride", "nearest"),
+    [("UNet", 50, 16, 48), ("SwinUNETR", (48, 64), 32, 64), ("SegResNet", 60, 8, 64), ("UNETR", 40, 16, 32)],
+)
+def test_sizes_that_monai_refuses_in_the_forward_pass_only(name, size, stride, nearest):
+    pytest.importorskip("monai")
+    state = torch.get_rng_state()
+    with pytest.raises(ConfigError, match=rf"divisible by {stride} for monai:{name}, .*such as {nearest}\."):
+        build(f"monai:{name}", 3, image_size=size, seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_sizes_that_monai_takes_draw_the_same_weights():
+    pytest.importorskip("monai")
+    following = []
+    for size in (50, 64):  # 64 is not tried out
+        torch.manual_seed(0)
+        network, _ = build("monai:BasicUNet", 3, image_size=size)
+        following.append((network(torch.zeros(1, 1, size, size)).shape[-1], torch.rand(1)))
+    assert [side for side, _ in following] == [50, 64]
+    assert following[0][1] == following[1][1]

@@ -180,12 +180,10 @@ def prepare(
 
     parts = "no split" if set(splits) == {"none"} else ", ".join(f"{name} {count}" for name, count in splits.items())
     unlabelled = bool(np.isnan(table.fraction[table.split == "test"]).all())
-    Console().print(
+    Console(highlight=False, markup=False, emoji=False).print(
         f"{store}: {made.dataset}, {len(made.cases)} cases, {len(table)} samples ({parts}).\n"
         f"Classes: {printable(', '.join(made.class_names[1:]))}.{_about_classes(made.class_names)}\n"
         f"Look at its labels: {shlex.join(['adawac', 'diagnose', str(store)])}{_about_splits(splits, unlabelled)}",
-        markup=False,
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -234,7 +232,7 @@ def _class(text: str) -> tuple[str, tuple[int, ...]]:
 def _show(report: "Diagnosis") -> None:
     from rich.console import Console
 
-    console = Console(markup=False, highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     summary = report.summary
     console.print(
         f"{report.dataset}: {summary['cases']} cases of {summary['patients']} patients; "

@@ -31,7 +31,7 @@ def demo(
     from adawac.cli.display import Display
     from adawac.demonstration import demonstrate
 
-    console = Console(highlight=False, markup=False, quiet=as_json)
+    console = Console(highlight=False, markup=False, emoji=False, quiet=as_json)
     displays: list[Display] = []
 
     def watch() -> Display:

@@ -38,7 +38,7 @@ class Display:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._console = Console(highlight=False, markup=False, quiet=quiet)
+        self._console = Console(highlight=False, markup=False, emoji=False, quiet=quiet)
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -97,7 +97,7 @@ def bar() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True, highlight=False, markup=False)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
         task = bars.add_task("starting", total=None)
         yield lambda what, done, total: bars.update(task, description=what, completed=done, total=total)

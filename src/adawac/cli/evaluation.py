@@ -93,7 +93,7 @@ def _show(evaluations: "list[Evaluation]") -> None:
 
     from adawac.evaluation.tables import to_tables
 
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     for table in to_tables(evaluations):
         _print(console, table)
     for one in evaluations:

@@ -133,7 +133,7 @@ class _Bar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(stderr=True, highlight=False, markup=False)
+        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

@@ -98,7 +98,7 @@ def _show(looks: "Iterator[Run]", title: str) -> str:
 
     from adawac.report.terminal import draw_run, list_epochs
 
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     status, epoch = "", 0
     with live or nullcontext():

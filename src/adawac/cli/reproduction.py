@@ -118,7 +118,7 @@ def _show(found: "Reproduction") -> None:
 
     from adawac.reproduction.rendering import to_tables
 
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     means = [column.name for column in found.comparison.grid.named_columns if column.class_name is None]
     for table in to_tables(found.comparison, quick=found.quick, columns=means) if means else ():
         shown = Table(title=Text(printable(table.title)), title_justify="left", box=None, header_style="bold")

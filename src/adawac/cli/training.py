@@ -140,7 +140,7 @@ def models(
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     wide = console.width >= 120
     table = Table(*("name", "parameters, M", "tap", "")[: 4 if wide else 3], box=None, header_style="bold")
     table.columns[1].justify = "right"
@@ -200,7 +200,7 @@ def bench(
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     size = "×".join(map(str, found["image_size"]))
     console.print(
         f"{found['method']} with {found['model']}, {found['forward']}, {found['precision']}, batches of "

@@ -49,6 +49,11 @@ class TwoViewsd(Randomizable, Transform):
     def __init__(
         self, transform: Callable[[Any], Any], *, image: str = "image", label: str = "label", index: str = "index"
     ):
+        if isinstance(transform, type) or not callable(transform):
+            raise ConfigError(
+                f"Expected a random transform, but got {transform!r}. Give one that is made, or several as one: "
+                "TwoViewsd(Compose([RandFlipd(…), …]))."
+            )
         self.transform, self.image, self.label, self.index = transform, image, label, index
         self.set_random_state(seed=get_seed())
 

@@ -177,6 +177,8 @@ class RunRecorder:
             epoch: The first is 1.
             metrics: More numbers of this epoch to keep, such as a validation's.
         """
+        if epoch < 1:
+            raise ConfigError(f"Expected the first epoch to be 1, but got {epoch}. Call end_epoch(epoch + 1).")
         self.done = epoch
         values = _of_all_ranks(self._values).cpu().numpy()
         seen = np.flatnonzero(~np.isnan(values).all(0))

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from adawac.errors import ConfigError, UnknownNameError, near
@@ -115,11 +116,19 @@ def _smp_tap(network: Any) -> str:
 
 def _check_divisible(network: Any, name: str, image_size: Size) -> None:
     stride = network.encoder.output_stride if network.requires_divisible_input_shape else 1
-    if any(side % stride for side in image_size):
-        raise ConfigError(
-            f"Expected an image size divisible by {stride} for {name}, but got {image_size[0]}×{image_size[1]}. Choose "
-            f"the nearest multiple, such as {max(stride, round(image_size[0] / stride) * stride)}."
-        )
+    if _not_divisible(image_size, stride):
+        raise _indivisible(name, image_size, stride)
+
+
+def _not_divisible(size: Size, stride: int) -> bool:
+    return any(side % stride for side in size)
+
+
+def _indivisible(name: str, size: Size, stride: int) -> ConfigError:
+    return ConfigError(
+        f"Expected an image size divisible by {stride} for {name}, but got {size[0]}×{size[1]}. Choose the nearest "
+        f"multiple, such as {max(stride, round(size[0] / stride) * stride)}."
+    )
 
 
 # -- MONAI -------------------------------------------------------------------------------------------------------------
@@ -152,12 +161,37 @@ def monai_network(name: str, num_classes: int, in_channels: int, image_size: Siz
         raise UnknownNameError(f"Expected one of MONAI's networks, but got {name!r}. Near names: {near(name, known)}.")
     defaults, tap = MONAI_DEFAULTS.get(name, ({}, ""))
     options = {**defaults, **options}
-    given = {"spatial_dims": 2, "in_channels": in_channels, "out_channels": num_classes, "img_size": image_size}
-    with quietly():
-        network = constructor(**accepted(constructor, given, loose=("img_size",)) | options)
+    given = {"spatial_dims": 2, "in_channels": in_channels, "out_channels": num_classes}
+
+    def construct(size: Size) -> Any:
+        with quietly():
+            return constructor(**accepted(constructor, {**given, "img_size": size}, loose=("img_size",)) | options)
+
+    network = construct(image_size)
+    _check_by_trial(construct, f"monai:{name}", in_channels, image_size)
     levels = ".submodule.1" * (len(options.get("strides", ())) - 1)
     last = len(options.get("blocks_down", range(4))) - 1
     return Built(network=network, tap=tap.format(levels=levels, last=last), encoder=tap if tap.isidentifier() else "")
+
+
+def _check_by_trial(construct: Callable[[Size], Any], name: str, in_channels: int, image_size: Size) -> None:
+    """Refuse a size that only a forward pass would refuse, in words of its own, where multiples of something pass."""
+
+    def passes(size: Size) -> bool:
+        try:
+            with torch.random.fork_rng(devices=[]):  # the weights that are drawn here are not used
+                construct(size).to("meta")(torch.empty(2, in_channels, *size, device="meta"))
+        except Exception:  # each network fails in its own way
+            return False
+        return True
+
+    strides = [stride for stride in (2, 4, 8, 16, 32) if _not_divisible(image_size, stride)]
+    if not strides or passes(image_size):
+        return
+    for stride in strides:
+        odd = [2 * (side // (2 * stride)) + 3 for side in image_size]  # divisible by this stride, and by no larger one
+        if passes((stride * odd[0], stride * odd[1])):
+            raise _indivisible(name, image_size, stride)
 
 
 # -- the user's own ----------------------------------------------------------------------------------------------------

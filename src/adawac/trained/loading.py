@@ -39,6 +39,11 @@ def load_trained(
         return _from_run(Run(path.parents[1]), path.stem, device)
     if (path / "run.json").is_file():
         return _from_run(Run(path), checkpoint, device)
+    if path.suffix == ".onnx":
+        raise MissingFileError(
+            f"Expected a run or a model folder, but {path} is a network for other programs. Export a folder, "
+            "adawac export RUN --out model, and give that; or the run itself."
+        )
     if not ((path / CARD).is_file() or (path / WEIGHTS).is_file()):
         raise MissingFileError(
             f"Expected a run or a model folder, but {path} has neither run.json nor {CARD}. Give what `adawac train` "
