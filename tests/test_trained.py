@@ -2,16 +2,17 @@
 
 import pytest
 import torch
+from torch import nn
 
 from adawac.config import ModelConfig
 from adawac.errors import RunError
 from adawac.models import build
-from adawac.trained.network import build_network, load_tensors
+from adawac.trained.network import _Unfilled, build_network, load_tensors
 
 SIZE = (64, 64)
 
 
-def empty(name: str) -> torch.nn.Module:
+def empty(name: str) -> nn.Module:
     return build_network(ModelConfig(name=name), None, SIZE, ["background", "heart"], ["image"])
 
 
@@ -29,10 +30,20 @@ def test_a_network_without_random_weights_is_the_same_once_it_has_its_own(name: 
 
 def test_no_random_numbers_are_drawn_for_weights_that_are_replaced() -> None:
     before = torch.random.get_rng_state()
-    empty("unet")
+    empty("monai:BasicUNet")
     assert torch.equal(before, torch.random.get_rng_state())
-    build("unet", 2, 1, SIZE)
+    build("monai:BasicUNet", 2, 1, SIZE)
     assert not torch.equal(before, torch.random.get_rng_state())
+
+
+def test_who_draws_until_the_numbers_fit_gets_numbers() -> None:
+    """As `torch.nn.init.trunc_normal_` does: with what lies in memory it would never end."""
+    with _Unfilled():
+        weight = torch.full((3, 3), 9.0)
+        assert nn.init.kaiming_uniform_(weight) is weight
+        assert weight.eq(9).all()
+        assert weight.normal_().ne(9).all()
+        assert weight.uniform_().lt(1).all()
 
 
 def test_weights_that_are_missing_are_never_what_lay_in_memory() -> None:

@@ -67,13 +67,15 @@ def build_network(
 
 
 class _Unfilled(TorchFunctionMode):
-    """Leaves out the random numbers of weights that are replaced, which take most of a network's building."""
+    """Leaves out the random numbers of weights that are replaced, which take most of a network's building.
+
+    Only whole functions of `torch.nn.init` are left out: some that others write draw until they like the numbers.
+    """
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, arguments: Any = (), options: Mapping[str, Any] | None = None
     ) -> Any:
-        random = function in (torch.Tensor.normal_, torch.Tensor.uniform_)
-        if random or getattr(function, "__module__", None) == nn.init.__name__:
+        if getattr(function, "__module__", None) == nn.init.__name__:
             return arguments[0] if arguments else (options or {})["tensor"]
         return function(*arguments, **(options or {}))
 
