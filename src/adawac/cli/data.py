@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import DATA, AsJson, app, print_json, printable
+from adawac.cli.main import DATA, AsJson, app, plain_console, print_json, printable
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -176,11 +176,10 @@ def prepare(
     import shlex
 
     import numpy as np
-    from rich.console import Console
 
     parts = "no split" if set(splits) == {"none"} else ", ".join(f"{name} {count}" for name, count in splits.items())
     unlabelled = bool(np.isnan(table.fraction[table.split == "test"]).all())
-    Console(highlight=False, markup=False, emoji=False).print(
+    plain_console().print(
         f"{store}: {made.dataset}, {len(made.cases)} cases, {len(table)} samples ({parts}).\n"
         f"Classes: {printable(', '.join(made.class_names[1:]))}.{_about_classes(made.class_names)}\n"
         f"Look at its labels: {shlex.join(['adawac', 'diagnose', str(store)])}{_about_splits(splits, unlabelled)}",
@@ -230,9 +229,8 @@ def _class(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _show(report: "Diagnosis") -> None:
-    from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = plain_console()
     summary = report.summary
     console.print(
         f"{report.dataset}: {summary['cases']} cases of {summary['patients']} patients; "

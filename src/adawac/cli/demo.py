@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from adawac.cli.main import START, AsJson, app, print_json, printable
+from adawac.cli.main import START, AsJson, app, plain_console, print_json, printable
 
 
 @app.command(group=START)
@@ -26,12 +26,10 @@ def demo(
 
     Example: adawac demo --seed 2 --out demo
     """
-    from rich.console import Console
-
     from adawac.cli.display import Display
     from adawac.demonstration import demonstrate
 
-    console = Console(highlight=False, markup=False, emoji=False, quiet=as_json)
+    console = plain_console(quiet=as_json)
     displays: list[Display] = []
 
     def watch() -> Display:

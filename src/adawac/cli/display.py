@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from adawac.cli.main import printable
+from adawac.cli.main import plain_console, printable
 
 if TYPE_CHECKING:
     from adawac.config import TrainConfig
@@ -35,10 +35,9 @@ class Display:
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._console = Console(highlight=False, markup=False, emoji=False, quiet=quiet)
+        self._console = plain_console(quiet=quiet)
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -94,10 +93,9 @@ def bar() -> Iterator[Callable[[str, int, int], None]]:
 
     It shows on stderr, and only on a terminal, so that results can go elsewhere.
     """
-    from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = plain_console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
         task = bars.add_task("starting", total=None)
         yield lambda what, done, total: bars.update(task, description=what, completed=done, total=total)

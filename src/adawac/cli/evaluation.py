@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import EVALUATE, AsJson, app, print_json, printable
+from adawac.cli.main import EVALUATE, AsJson, app, plain_console, print_json, printable
 
 if TYPE_CHECKING:
     from adawac.evaluation import Evaluation
@@ -89,11 +89,10 @@ def evaluate(
 
 
 def _show(evaluations: "list[Evaluation]") -> None:
-    from rich.console import Console
 
     from adawac.evaluation.tables import to_tables
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = plain_console()
     for table in to_tables(evaluations):
         _print(console, table)
     for one in evaluations:

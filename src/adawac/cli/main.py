@@ -6,12 +6,15 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from adawac import __version__
 from adawac.errors import AdawacError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "DATA",
@@ -22,6 +25,7 @@ __all__ = [
     "TRAIN",
     "AsJson",
     "app",
+    "plain_console",
     "print_json",
     "print_text",
     "printable",
@@ -109,3 +113,10 @@ def _help_for(words: Sequence[str]) -> str:
 def printable(text: str) -> str:
     """Escape what could steer a terminal: messages quote names from other people's files."""
     return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+
+
+def plain_console(**options: Any) -> "Console":
+    """Return a console that prints text as it stands: rich would read `:one:` as an emoji and `[b]` as bold."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, **options)

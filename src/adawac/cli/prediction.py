@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import EVALUATE, AsJson, app, print_json, print_text, printable
+from adawac.cli.main import EVALUATE, AsJson, app, plain_console, print_json, print_text, printable
 
 if TYPE_CHECKING:
     from adawac.prediction import Prediction
@@ -130,10 +130,9 @@ class _Bar:
     def __enter__(self) -> "_Bar":
         import logging
 
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        console = plain_console(stderr=True)
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

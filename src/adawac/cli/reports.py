@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from adawac.cli.main import SEE, AsJson, app, print_json, print_text, printable
+from adawac.cli.main import SEE, AsJson, app, plain_console, print_json, print_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,12 +93,11 @@ def _show(looks: "Iterator[Run]", title: str) -> str:
     """Show each look at the run, and return how it stood at the last one."""
     from contextlib import nullcontext
 
-    from rich.console import Console
     from rich.live import Live
 
     from adawac.report.terminal import draw_run, list_epochs
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = plain_console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     status, epoch = "", 0
     with live or nullcontext():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import PAPER, AsJson, app, print_json, print_text, printable
+from adawac.cli.main import PAPER, AsJson, app, plain_console, print_json, print_text, printable
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,13 +112,12 @@ def _print_list(as_json: bool) -> int:
 
 def _show(found: "Reproduction") -> None:
     """Print the means over classes, the order of the methods, and what failed; the files have every column."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from adawac.reproduction.rendering import to_tables
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = plain_console()
     means = [column.name for column in found.comparison.grid.named_columns if column.class_name is None]
     for table in to_tables(found.comparison, quick=found.quick, columns=means) if means else ():
         shown = Table(title=Text(printable(table.title)), title_justify="left", box=None, header_style="bold")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.main import TRAIN, AsJson, app, print_json, print_text, printable
+from adawac.cli.main import TRAIN, AsJson, app, plain_console, print_json, print_text, printable
 from adawac.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -137,10 +137,9 @@ def models(
         rows = [{"name": one.name, "parameters": one.parameters, "tap": one.tap, "note": one.note} for one in found]
         print_json(rows)
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = plain_console()
     wide = console.width >= 120
     table = Table(*("name", "parameters, M", "tap", "")[: 4 if wide else 3], box=None, header_style="bold")
     table.columns[1].justify = "right"
@@ -197,10 +196,9 @@ def bench(
     if as_json:
         print_json(found)
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = plain_console()
     size = "×".join(map(str, found["image_size"]))
     console.print(
         f"{found['method']} with {found['model']}, {found['forward']}, {found['precision']}, batches of "
