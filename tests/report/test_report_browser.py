@@ -514,7 +514,7 @@ def test_it_prints(reader: Reader):
 
 
 def test_a_page_that_follows_a_run_can_be_paused(browser: Any, folder: Path):
-    write_report(folder / "stopped", folder / "going.html", refresh=0.3)
+    write_report(folder / "stopped", folder / "going.html", refresh=1.5)  # time enough to click in between
     opened = Reader(browser, folder / "going.html")
     with opened.page.expect_navigation():
         pass
@@ -522,7 +522,7 @@ def test_a_page_that_follows_a_run_can_be_paused(browser: Any, folder: Path):
     opened.page.locator("#refresh").click()
     assert opened.page.locator("#refresh").inner_text() == "Follow again"
     opened.page.evaluate("window.same = true")
-    opened.page.wait_for_timeout(700)
+    opened.page.wait_for_timeout(2500)
     assert opened.page.evaluate("window.same") is True
     opened.context.close()
 
