@@ -237,9 +237,8 @@ def jobs(result: dict[str, Any]) -> str:
 def gap(result: dict[str, Any]) -> str:
     """What separates the best results on ACDC from a perfect one."""
     grid, size = result["grid"], "×".join(map(str, result["size"]))
-    names = {"mean": "all classes"}
     bound = table(
-        ["DSC, %", *(names.get(name, name) for name in grid)],
+        ["DSC, %", *results_page.named(grid)],
         [[f"true labels on {size} pixels and back", *(f"{value:.1f}" for value in grid.values())]],
     )
     blocks = [block for group in read_list().groups for block in group.blocks]

@@ -176,7 +176,7 @@ def _overlap(block: Block, rows: Rows) -> str:
         for row, entries in rows.items()
     ]
     alone = [f"seed {', '.join(map(str, shared))} alone"] if shared else []
-    return table(["DSC, % (seeds)", *alone, *_named(classes), "thousand images trained on"], body)
+    return table(["DSC, % (seeds)", *alone, *named(classes), "thousand images trained on"], body)
 
 
 def _published(block: Block, rows: Rows) -> str:
@@ -188,7 +188,7 @@ def _published(block: Block, rows: Rows) -> str:
             apart = [[100 * one[name] - theirs[name] for one in scores] for name in classes]
             body.append([theirs["label"], *(f"{theirs[name]:.1f}" for name in classes)])
             body.append([f"{block.labels[row]} − these", *(_spread(of_class, sign="+") for of_class in apart)])
-    return table(["DSC, %, beside what was published", *_named(classes)], body) if body else ""
+    return table(["DSC, %, beside what was published", *named(classes)], body) if body else ""
 
 
 def _shared_seeds(rows: Rows) -> list[int]:
@@ -213,7 +213,7 @@ def _distance(block: Block, rows: Rows) -> str:
         missed = ", ".join(str(one["missed"]) for one in scores["strict"])
         body += [[f"{block.labels[row]}, {convention}", *cells, missed] for convention, cells in lines.items()]
     unit = " or ".join(dict.fromkeys(units.values()))
-    return table([f"HD95, {unit}", *_named(classes), "missed, by seed"], body)
+    return table([f"HD95, {unit}", *named(classes), "missed, by seed"], body)
 
 
 def _classes(rows: Rows) -> list[str]:
@@ -222,7 +222,8 @@ def _classes(rows: Rows) -> list[str]:
     return ["mean", *(name for name in names if name != "mean")]
 
 
-def _named(classes: list[str]) -> list[str]:
+def named(classes: Iterable[str]) -> list[str]:
+    """Return what columns of classes are called."""
     return ["all classes" if name == "mean" else name for name in classes]
 
 

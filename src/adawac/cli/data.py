@@ -229,7 +229,6 @@ def _class(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _show(report: "Diagnosis") -> None:
-
     console = plain_console()
     summary = report.summary
     console.print(

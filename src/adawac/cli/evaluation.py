@@ -8,6 +8,8 @@ from cyclopts import Parameter
 from adawac.cli.main import EVALUATE, AsJson, app, plain_console, print_json, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from adawac.evaluation import Evaluation
     from adawac.evaluation.tables import Table
 
@@ -89,7 +91,6 @@ def evaluate(
 
 
 def _show(evaluations: "list[Evaluation]") -> None:
-
     from adawac.evaluation.tables import to_tables
 
     console = plain_console()
@@ -99,12 +100,10 @@ def _show(evaluations: "list[Evaluation]") -> None:
         console.print(printable(f"Scores of each case: {one.run.folder}/scores/{one.name}.csv"), soft_wrap=True)
 
 
-def _print(console: object, table: "Table") -> None:
-    from rich.console import Console
+def _print(console: "Console", table: "Table") -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    assert isinstance(console, Console)
     shown = RichTable(title=Text(printable(table.title)), title_justify="left", box=None, header_style="bold")
     for place, heading in enumerate(table.header):
         shown.add_column(heading, justify="right" if place else "left", overflow="fold")

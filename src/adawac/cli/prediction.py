@@ -179,8 +179,8 @@ def _show(done: "list[Prediction]", out: Path) -> None:
             sys.stderr.write(printable(f"adawac: {one.scan.path} was not segmented. {one.error}\n"))
         elif one.doubt:
             sys.stderr.write(printable(f"adawac: {one.scan.path}: {one.doubt}\n"))
-    looks = [words for one in made if (words := _look(one, done))]
-    for words in looks[:1]:
+    words = next(filter(None, (_look(one, done) for one in made)), None)
+    if words is not None:
         print_text(printable(f"Look at it: {shlex.join(words)}\n"))
 
 

@@ -9,6 +9,8 @@ from adawac.cli.main import PAPER, AsJson, app, plain_console, print_json, print
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from adawac.reproduction import Reproduction
 
 
@@ -135,10 +137,7 @@ def _show(found: "Reproduction") -> None:
         _show_failures(console, found)
 
 
-def _show_failures(console: object, found: "Reproduction") -> None:
-    from rich.console import Console
-
-    assert isinstance(console, Console)
+def _show_failures(console: "Console", found: "Reproduction") -> None:
     reasons: dict[str, list[str]] = {}
     for job, outcome in found.failures.items():
         reasons.setdefault(outcome.reason, []).append(str(job.log))

@@ -171,28 +171,26 @@ class Run:
 
         They are named as their files are (`scores/test-strict-last.csv`). Where an epoch is not known, nothing is said.
         """
-        made = {f"{layout.SCORES}/{name}.csv": self._weights_of(name, None) for name in self.evaluations}
-        made |= {f"{layout.GALLERY}/{name}.npz": self._weights_of(None, name) for name in self.galleries}
-        behind = {part: self._behind(*weights) for part, weights in made.items()}
+        behind = {f"{layout.SCORES}/{name}.csv": self._behind(self._first_score, name) for name in self.evaluations}
+        behind |= {f"{layout.GALLERY}/{name}.npz": self._behind(self.gallery, name) for name in self.galleries}
         return {part: why for part, why in behind.items() if why}
 
-    def _weights_of(self, evaluation: str | None, gallery: str | None) -> tuple[str, int | None]:
-        """Return the checkpoint that scores or a gallery were made with, and its epoch then, as far as they say it."""
-        try:
-            one = self.scores(evaluation)[0] if evaluation else self.gallery(str(gallery))
-        except (AdawacError, OSError, IndexError):
-            return "", None
-        return one.checkpoint, one.epoch
+    def _first_score(self, name: str) -> Score:
+        return self.scores(name)[0]
 
-    def _behind(self, checkpoint: str, epoch: int | None) -> str:
-        """Return how far weights of an epoch are from a checkpoint's of now; nothing where they are the same."""
-        if epoch is None or checkpoint not in self.checkpoints:
-            return ""
+    def _behind(self, read: Callable[[str], Score | Gallery], name: str) -> str:
+        """Return how far the weights of a result are from their checkpoint's of now; nothing where that is unknown."""
         try:
-            now = read_state(layout.checkpoint_path(self.folder, checkpoint)).get("epoch", epoch)
-        except (AdawacError, OSError):
+            made = read(name)
+            if made.epoch is None or made.checkpoint not in self.checkpoints:
+                return ""
+            state = read_state(layout.checkpoint_path(self.folder, made.checkpoint))
+        except (AdawacError, OSError, IndexError):
             return ""
-        return "" if now == epoch else f"of epoch {epoch}, but checkpoint {checkpoint} is of epoch {now} by now"
+        now = state.get("epoch", made.epoch)
+        if now == made.epoch:
+            return ""
+        return f"of epoch {made.epoch}, but checkpoint {made.checkpoint} is of epoch {now} by now"
 
     @property
     def missing(self) -> dict[str, str]:
