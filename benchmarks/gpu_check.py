@@ -38,7 +38,7 @@ STEP = [
     *(f"data/{one}.py" for one in ("views", "resample", "warp_kernels", "randomness")),
 ]
 # And what happens before the first one.
-START = [*STEP, "rehearsal.py", "gpu.py", "train/setup.py", "train/ranks.py"]
+START = [*STEP, "rehearsal.py", "gpu.py", "train/ahead.py", "train/setup.py", "train/ranks.py"]
 
 
 def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[str]]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gpu_check
 import results_page
 import training_page
 from acdc_list import read_list
@@ -279,6 +280,13 @@ BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
+def dated(name: str, result: dict[str, Any]) -> str:
+    """Return a sentence where the source has changed since something was measured on a GPU."""
+    source = result.get("source")
+    present = gpu_check.source_hash(name.removeprefix("training-"))
+    return "" if source in (None, present) else " Measured before the last change of the source."
+
+
 def rendered(page: str) -> str:
     """Return the page with every block made anew."""
     acdc = results_page.blocks(read_list(), results_page.read_results())
@@ -288,7 +296,8 @@ def rendered(page: str) -> str:
         if name in acdc:
             return f"<!-- {name} -->\n{acdc[name]}\n<!-- end -->"
         source = RESULTS / f"{SOURCES.get(name, name)}.json"
-        text = BLOCKS[name](json.loads(source.read_text())) if source.exists() else "*Not measured yet.*"
+        result = json.loads(source.read_text()) if source.exists() else None
+        text = "*Not measured yet.*" if result is None else BLOCKS[name](result) + dated(name, result)
         return f"<!-- {name} -->\n{text}\n<!-- end -->"
 
     return re.sub(r"<!-- ([\w-]+) -->\n(?:(?!<!-- end -->).*\n)*<!-- end -->", block, page)

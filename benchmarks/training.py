@@ -30,6 +30,7 @@ from pathlib import Path
 
 import torch
 from capturing import captured
+from gpu_check import source_hash
 from torch.profiler import ProfilerActivity, profile
 
 from adawac.config import TrainConfig, override
@@ -151,41 +152,24 @@ def kernels(store: Path, model: str, changes: dict, steps: int = 10) -> dict:
 
 
 def start(store: Path, model: str) -> dict:
-    """Time new processes from their start to the first step: where Triton has compiled nothing yet, and once it has."""
-    code = f"import training; training.first_step({str(store)!r}, {model!r})"
+    """Time `adawac train` from its start to the first step: where Triton has compiled nothing yet, and once it has."""
     found = {}
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = [f"--set={path}={value}" for path, value in BASE.items() if path != "method.options"]
+        settings += [f"--set=method.options.{name}={value}" for name, value in BASE["method.options"].items()]
         for name in ("nothing compiled yet", "all compiled"):
-            command, environment = [sys.executable, "-c", code], {**os.environ, "TRITON_CACHE_DIR": cache}
+            run = Path(scratch) / name.replace(" ", "-")
+            script = [sys.executable, str(Path(__file__).with_name("first_step.py"))]
+            command = [*script, str(store), "--model", model, "--out", str(run), *settings]
+            environment = {**os.environ, "TRITON_CACHE_DIR": str(Path(scratch) / "cache")}
             before = time.time()
-            done = subprocess.run(
-                command, cwd=Path(__file__).parent, env=environment, stdout=subprocess.PIPE, text=True, check=True
-            )
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
             moments = json.loads(done.stdout.splitlines()[-1])
             found[name] = {"seconds_to_first_step": moments["stepped"] - before, "parts": {}}
             for part, moment in moments.items():
                 found[name]["parts"][part], before = moment - before, moment
             print("start", model, name, found[name], flush=True)
     return found
-
-
-def first_step(store: str, model: str) -> None:
-    """Take one step, say when, and leave."""
-    moments = {"imported": time.time()}
-
-    class Leave(Clock):
-        def start(self, *_):
-            moments["set up"] = time.time()
-
-        def step(self, epoch, step):
-            torch.cuda.synchronize()
-            moments["stepped"] = time.time()
-            print(json.dumps(moments), flush=True)
-            os._exit(0)
-
-    config = override(TrainConfig(), {"data.store": Path(store), "model.name": model, **BASE})
-    with tempfile.TemporaryDirectory() as folder:
-        fit(config, Path(folder) / "run", watch=Leave())
 
 
 def traffic(model: str, images: int) -> float:
@@ -265,6 +249,7 @@ def measure_part(part: str, args, extra: dict, result: dict) -> None:
     """Measure one part, and write what is known of it after each measurement."""
     target = args.out / f"training-{part}-{args.model}.json"
     found: dict[str, dict] = {}
+    result = {**result, "source": source_hash(f"{part}-{args.model}")}
     if part == "ladder":
         result = {**result, "bytes": traffic(args.model, 2 * TrainConfig().data.batch_size)}
     if part == "rows":

@@ -1,0 +1,202 @@
+"""Kernels compiled ahead, while the libraries that a training needs are still being imported.
+
+Triton compiles a kernel when it is first called, and a network calls dozens. For the networks that most people train
+they are known beforehand: `kernel_calls.json` lists them, made by `benchmarks/kernel_calls.py`. A process of its own,
+which needs nothing but Triton, calls the compiler for each, in as many processes as there are processors; what it
+leaves in Triton's cache the training finds there. A kernel that is not on the list is compiled when it is first called,
+as ever, and one that need not be on it has cost a moment of an idle processor.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adawac.config import TrainConfig
+
+__all__ = ["CALLS", "Compiler", "begin", "compile_calls", "known_calls"]
+
+CALLS = Path(__file__).with_name("kernel_calls.json")
+_MAJOR, _MINOR = 75, 76  # CUDA's numbers for the two parts of a GPU's compute capability
+
+_begun: list[subprocess.Popen[bytes]] = []  # they end by themselves, and nobody has to wait for them
+
+
+def begin(config: "TrainConfig") -> bool:
+    """Let the GPU wake up and kernels be compiled beside everything else; return whether there is a GPU's driver.
+
+    It gains most before torch is imported.
+    """
+    hardware, rank = config.hardware, os.environ.get("LOCAL_RANK")
+    if hardware.accelerator == "cpu" or rank not in (None, "0") or (driver := _driver()) is None:
+        return False
+    if hardware.devices == hardware.nodes == 1 and rank is None:
+        threading.Thread(target=_wake, args=(driver,), daemon=True).start()
+    ours = hardware.fused and not hardware.compile and hardware.precision in ("auto", "bf16")
+    if ours and find_spec("triton") is not None and known_calls(config.model.name):
+        _begun.append(_process(config.model.name))
+    return True
+
+
+def _process(model: str) -> subprocess.Popen[bytes]:
+    """Begin to compile a network's kernels, in silence, and in a session of its own: Ctrl-C is not meant for it."""
+    nothing, command = subprocess.DEVNULL, [sys.executable, "-P", "-m", __name__, model]
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
+
+
+def known_calls(model: str) -> list[dict[str, Any]]:
+    """Return how a step of this network calls its kernels, each variant once; nothing for networks of other names."""
+    found: list[dict[str, Any]] = json.loads(CALLS.read_text()).get(model, [])
+    return found
+
+
+def compile_calls(calls: Sequence[Mapping[str, Any]], capability: int, processes: int | None = None) -> None:
+    """Compile what calls of kernels need, into Triton's cache, in forks of this process.
+
+    Args:
+        calls: Module, name, arguments and options of each; a tensor is the name of its type, and "unaligned" if it is.
+        capability: The GPU's compute capability, such as 90.
+        processes: How many; by default all processors but two, which are left to whoever wants the kernels.
+    """
+    from multiprocessing import get_context
+
+    _stand_in(calls)
+    from triton.runtime import driver  # type: ignore[import-untyped]
+
+    driver.set_active(Compiler(capability))
+    there = len(os.sched_getaffinity(0))
+    with get_context("fork").Pool(processes or max(1, there - 2)) as pool:
+        tools = pool.apply_async(_build_tools)
+        pool.map(_compile, calls, chunksize=1)
+        tools.wait()
+        pool.map(_build_launcher, calls, chunksize=1)
+
+
+class Compiler:
+    """As much of a driver as Triton's compiler asks for."""
+
+    def __init__(self, capability: int):
+        from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
+
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> Any:
+        """Return what is compiled for."""
+        return self.target
+
+    def get_current_device(self) -> int:
+        """Return the first GPU."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """Return the default stream."""
+        return 0
+
+    @cached_property
+    def utils(self) -> Any:
+        """Return Triton's own tools, which are compiled when they are first asked for."""
+        from triton.backends.nvidia.driver import CudaUtils  # type: ignore[import-untyped]
+
+        return CudaUtils()
+
+
+class _Argument:
+    """A tensor as the compiler sees it: a type, and where it begins, at a multiple of 16 bytes or not."""
+
+    def __init__(self, described: str):
+        dtype, *unaligned = described.split()
+        self.dtype, self.address = f"torch.{dtype}", len(unaligned)
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+def _stand_in(calls: Sequence[Mapping[str, Any]]) -> None:
+    """Let kernels be imported without what lies around them. Triton asks torch for a type, but it takes seconds."""
+    sys.modules["torch"] = torch = ModuleType("torch")
+    torch.Tensor = type("Tensor", (), {})  # type: ignore[attr-defined]
+    root = Path(__file__).parents[1]
+    for call in calls:
+        parts = call["module"].split(".")
+        for end in range(2, len(parts)):
+            package = ModuleType(".".join(parts[:end]))
+            package.__path__ = [str(root.joinpath(*parts[1:end]))]
+            sys.modules.setdefault(package.__name__, package)
+
+
+def _compiled(call: Mapping[str, Any]) -> Any:
+    given = [_Argument(one) if isinstance(one, str) else one for one in call["arguments"]]
+    kernel = getattr(import_module(call["module"]), call["kernel"])
+    return kernel.run(*given, grid=(1,), warmup=True, **call["options"])
+
+
+def _compile(call: Mapping[str, Any]) -> None:
+    with suppress(Exception):  # whatever it is, the training will say so when it calls the kernel
+        _compiled(call)
+
+
+def _build_tools() -> None:
+    from triton.runtime import driver
+
+    with suppress(Exception):
+        _ = driver.active.utils
+
+
+def _build_launcher(call: Mapping[str, Any]) -> None:
+    """Build what calls a compiled kernel: some versions of Triton have a C compiler do it for each signature."""
+    from triton.backends.nvidia.driver import CudaLauncher
+
+    with suppress(Exception):
+        kernel = _compiled(call)
+        CudaLauncher(kernel.src, kernel.metadata)
+
+
+def _driver() -> ctypes.CDLL | None:
+    """Return CUDA's driver; None where there is none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _wake(driver: ctypes.CDLL) -> None:
+    """Make the first GPU's context, which is the one that torch will use."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def _capability(driver: ctypes.CDLL) -> int | None:
+    """Return the first GPU's compute capability; None where there is no GPU."""
+    device, found = ctypes.c_int(), []
+    if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(device), 0) != 0:
+        return None
+    for number in (_MAJOR, _MINOR):
+        value = ctypes.c_int()
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), number, device) != 0:
+            return None
+        found.append(value.value)
+    return 10 * found[0] + found[1]
+
+
+def _main(model: str) -> None:
+    driver = _driver()
+    capability = None if driver is None else _capability(driver)
+    if capability is not None:
+        os.nice(5)  # whoever wants the kernels goes first
+        compile_calls(known_calls(model), capability)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
