@@ -14,6 +14,7 @@ import torch
 from adawac.config import TrainConfig
 from adawac.errors import ConfigError, RunError
 from adawac.runs import Run, RunWriter
+from adawac.train.advice import warn_of_short_end
 from adawac.train.fabric import Fabric
 from adawac.train.interrupt import Interrupt
 from adawac.train.keeping import Keeper
@@ -150,6 +151,9 @@ def _fit(trainer: Trainer, keeper: Keeper, resume: bool, watch: Watch, interrupt
     trainer.criterion.train(done >= held)  # else its weights stay as they are
     step = TrainStep(trainer, record)
     if keeper.writer is not None:
+        if not resume:
+            size, world = config.data.batch_size, trainer.fabric.world_size
+            warn_of_short_end(len(trainer.samples), size, world, config.optim.accumulate)
         watch.start(config, keeper.writer, step.steps)
     for epoch in range(done + 1, config.epochs + 1):
         started = time.perf_counter()
