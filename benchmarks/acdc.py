@@ -8,10 +8,11 @@
     python benchmarks/render.py                                                # into docs/results.md
 
 The list is benchmarks/acdc_runs.yaml, in order of priority. A run is left out if its result stands in acdc.json or its
-folder is complete, and if it would not end in time; an interrupted one is resumed. All runs share one process, so that
-imports and CUDA start once. Checkpoints of finished runs are removed unless --keep-checkpoints. Several such processes
-may work on one list at a time, each with --shared and their number: their rates then say nothing about how fast a run
-alone is.
+folder is complete, and if it would not end in time; an interrupted one is resumed. With --in-parts a run that would not
+end in time begins all the same and is saved when time is up. Ctrl-C (or SIGTERM) saves, too, and the same command goes
+on; what is complete can be collected at any time. All runs share one process, so that imports and CUDA start once.
+Checkpoints of finished runs are removed unless --keep-checkpoints. Several such processes may work on one list at a
+time, each with --shared and their number: their rates then say nothing about how fast a run alone is.
 """
 
 import time
@@ -23,6 +24,7 @@ import gc  # noqa: E402
 import json  # noqa: E402
 import logging  # noqa: E402
 import shutil  # noqa: E402
+import signal  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from contextlib import suppress  # noqa: E402
@@ -38,8 +40,10 @@ from adawac.config import TrainConfig  # noqa: E402
 from adawac.data.splits import resolve_split  # noqa: E402
 from adawac.data.store import Store  # noqa: E402
 from adawac.errors import BusyError, MissingFileError, RunError  # noqa: E402
+from adawac.files import AppendFile, write_text  # noqa: E402
 from adawac.locks import FolderLock  # noqa: E402
 from adawac.runs import Run  # noqa: E402
+from adawac.runs.records import encode_line, read_lines  # noqa: E402
 
 SPARE = 20  # seconds that are never planned with
 CLAIMS = ".claims"
@@ -48,24 +52,33 @@ log = logging.getLogger("acdc")
 
 
 class Clock:
-    """Notes how long each epoch takes, with all that belongs to it, in the run's folder."""
+    """Notes how long each epoch takes, with all that belongs to it, in the run's folder; stops the run in time.
 
-    def __init__(self, shared: bool):
-        self.shared = shared
+    Args:
+        shared: Others use the device, too.
+        end: When the run has to be saved (`time.monotonic`).
+    """
+
+    def __init__(self, shared: bool, end: float):
+        self.shared, self.end = shared, end
 
     def start(self, config, run, steps):
-        self.path, self.last = run.folder / TIMING, time.monotonic()
+        path = run.folder / TIMING
+        self.path, self.length = path, max((line.end for line in read_lines(path)), default=0)
+        self.last = time.monotonic()
 
     def step(self, epoch, step):
-        pass
+        if time.monotonic() > self.end:
+            raise KeyboardInterrupt
 
     def epoch(self, epoch, metrics):
         now = time.monotonic()
-        line = {"epoch": epoch, "seconds": now - self.last, "slices_per_second": metrics["slices_per_second"]}
+        line = {"seconds": now - self.last, "slices_per_second": metrics["slices_per_second"]}
         line |= {"shared": True} if self.shared else {}
         self.last = now
-        with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with AppendFile(self.path, self.length) as file:  # cuts off what a kill left half-written
+            file.append(encode_line(epoch, line))
+            self.length = file.length
 
 
 class Budget:
@@ -104,7 +117,9 @@ def _kind(config: TrainConfig) -> tuple[str, int, str]:
     return config.model.name, num_views(config), config.forward
 
 
-def train(store: Path, runs: Path, chosen: list[Planned], budget: Budget, keep: bool, shared: bool) -> bool:
+def train(
+    store: Path, runs: Path, chosen: list[Planned], budget: Budget, *, keep: bool, shared: bool, in_parts: bool
+) -> bool:
     """Go through the chosen runs; return whether none of them failed."""
     data, well = Store(store), True
     for planned in _unclaimed(runs, chosen) if shared else chosen:
@@ -113,12 +128,12 @@ def train(store: Path, runs: Path, chosen: list[Planned], budget: Budget, keep: 
             _tidy(folder, keep)
             continue
         slices = _slices_to_go(data, config, folder)
-        if (needed := budget.needed(config, slices)) > budget.left:
+        if (needed := budget.needed(config, slices)) > budget.left and not (in_parts and budget.left > budget.overhead):
             print(f"{planned.name}: left out, needs {needed:.0f} s of {max(budget.left, 0):.0f} s", flush=True)
             continue
         started = time.monotonic()
         try:
-            run = _fit(config, folder, Clock(shared))
+            run = _fit(config, folder, Clock(shared, budget.end))
             scored = _evaluate(run, planned)
         except Exception as error:  # the next one may work
             log.exception("%s failed", planned.name)
@@ -202,13 +217,20 @@ def collect(runs: Path, listing: Listing, results: Path, store: Path | None = No
     """Add the complete runs of a folder to the results; return their names."""
     brightness = None if store is None else _brightness(Store(store))
     entries = {entry["name"]: entry for entry in read_results(results)}
-    found = [one for one in listing.runs if is_complete(runs / one.name, one.part)]
-    entries |= {planned.name: describe(Run(runs / planned.name), planned, brightness) for planned in found}
+    found = {}
+    for planned in listing.runs:
+        try:
+            if is_complete(runs / planned.name, planned.part):
+                found[planned.name] = describe(Run(runs / planned.name), planned, brightness)
+        except Exception as error:  # the others are worth having
+            log.exception("%s is left out", planned.name)
+            print(f"{planned.name}: left out, {str(error).splitlines()[0][:300]}", flush=True)
+    entries |= found
     order = {planned.name: place for place, planned in enumerate(listing.runs)}
     names = sorted(entries, key=lambda name: (order.get(name, len(order)), name))
     lines = [json.dumps(entries[name]) for name in names]
-    results.write_text('{"runs": [\n' + ",\n".join(lines) + "\n]}\n")  # a line each: what changed is easy to see
-    return [planned.name for planned in found]
+    write_text(results, '{"runs": [\n' + ",\n".join(lines) + "\n]}\n")  # a line each: what changed is easy to see
+    return list(found)
 
 
 def _brightness(store: Store) -> dict[str, float]:
@@ -244,6 +266,7 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
     training.add_argument("--seconds", type=float, required=True, help="how long all of it may take")
     training.add_argument("--only", nargs="*", help="groups or names, with * for anything, in this order")
     training.add_argument("--keep-checkpoints", action="store_true")
+    training.add_argument("--in-parts", action="store_true", help="begin also what does not end in time")
     training.add_argument("--shared", type=int, default=1, metavar="N", help="N such processes use the device")
     collecting = commands.add_parser("collect")
     collecting.add_argument("runs", type=Path)
@@ -263,10 +286,17 @@ def main(arguments: list[str] | None = None, started: float | None = None) -> in
     standing = {entry["name"] for entry in read_results(args.results)}
     chosen = [planned for planned in listing.chosen(args.only) if planned.name not in standing]
     budget = Budget(listing, started + args.seconds, args.shared)
-    well = train(args.store, args.runs, chosen, budget, args.keep_checkpoints, args.shared > 1)
+    options = {"keep": args.keep_checkpoints, "shared": args.shared > 1, "in_parts": args.in_parts}
+    try:
+        well = train(args.store, args.runs, chosen, budget, **options)
+    except KeyboardInterrupt:
+        print("stopped: what was begun is saved, the same command goes on", flush=True)
+        return 130
     return 0 if well else 1
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would not hear it
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     sys.exit(main(started=STARTED))

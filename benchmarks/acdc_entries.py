@@ -1,6 +1,5 @@
 """What `acdc.json` keeps of a run folder: its settings, what it took, its scores, and what its weights follow."""
 
-import json
 import math
 import statistics
 from collections.abc import Mapping
@@ -9,10 +8,12 @@ from typing import Any
 
 import numpy as np
 from acdc_list import Planned, num_views, settings
+from run_ends import ends
 
 from adawac.errors import MissingFileError
 from adawac.evaluation import by_patient, summarise
 from adawac.runs import Run, Score
+from adawac.runs.records import read_lines
 from adawac.train.summary import OFF
 
 CONVENTIONS = ("adawac", "strict")
@@ -48,7 +49,7 @@ def read_timing(folder: Path) -> tuple[float, float]:
 
 
 def _timing(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / TIMING).read_text().splitlines()]
+    return [line.values for line in read_lines(folder / TIMING)]
 
 
 def describe(run: Run, planned: Planned, brightness: Mapping[str, float] | None = None) -> dict[str, Any]:
@@ -82,6 +83,7 @@ def describe(run: Run, planned: Planned, brightness: Mapping[str, float] | None 
         "scores": {one: _scores(run, planned.part, one) for one in CONVENTIONS},
         "patients": _patients(run, planned.part),
         "separation": _separation(run, brightness),
+        "ends": ends(run),
     }
     return dict(_plain(entry))
 

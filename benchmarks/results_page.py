@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from acdc_list import Block, Group, Listing
 from markdown_table import table
 
+from adawac.config import TrainConfig
 from adawac.evaluation import paired_difference
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +93,7 @@ def blocks(listing: Listing, entries: list[Entry], pictures: Iterable[Picture] =
     found["acdc-short"] = _short(listing.short, rows)
     found["acdc-total"] = _total(entries)
     found["acdc-separation"] = _separation(listing.weights, rows, pictures)
+    found["acdc-ends"] = _ends([entry for entry in entries if entry.get("ends")], rows)
     found["acdc-overview"] = f"![{OVERVIEW_TEXT}](assets/{OVERVIEW.name})" if OVERVIEW.is_file() else ""
     found["acdc-missing"] = _missing(listing, {entry["name"] for entry in entries})
     return found
@@ -314,3 +316,38 @@ def _sparse(entry: Entry) -> str:
 
 def _cell(numbers: list[dict[str, Any]], name: str) -> str:
     return _spread([one.get(name) for one in numbers], 2)
+
+
+_ENDS = (
+    "The last batch of an epoch has what is left over, and every run ends with a step on it. An epoch *ended far off* "
+    "if the next one begins with a far larger cross-entropy on its first batch than these slices have in the epochs "
+    "around it, or if it validated far below its neighbours: more than five standard deviations (by the median "
+    "absolute deviation) from the running median. *Empty* are slices without a label; DSC is held against the mean of "
+    "the same row's other seeds."
+)
+
+
+def _ends(entries: list[Entry], rows: Rows) -> str:
+    """Return how often epochs ended far off, by network and last batch, and what runs score by what they ended on."""
+    if not entries:
+        return ""
+    kinds: dict[tuple[str, int, int], list[Entry]] = {}
+    final: dict[tuple[int, int], list[float]] = {}
+    for entry in entries:
+        end, network = entry["ends"], entry["settings"].get("model.name", TrainConfig().model.name)
+        kinds.setdefault((network, end["last_batch"], end["batch"]), []).append(entry)
+        others = [mean_dice(one) for one in rows[entry["row"]] if one["seed"] != entry["seed"]]
+        if others:
+            apart = final.setdefault((end["last_batch"], end["last_sparse"]), [])
+            apart.append(mean_dice(entry) - statistics.mean(others))
+    often = []
+    for (network, last, size), runs in sorted(kinds.items()):
+        epochs, off = sum(one["epochs"] for one in runs), sum(one["ends"]["epochs_off"] for one in runs)
+        often.append([f"`{network}`", f"{last} of {size}", len(runs), epochs, f"{off} ({100 * off / epochs:.1f} %)"])
+    scored = [
+        [f"{empty} of {last}", len(apart), _spread(apart, sign="+"), f"{min(apart):+.1f}"]
+        for (last, empty), apart in sorted(final.items())
+    ]
+    parts = ["## Where a run ends", _ENDS, table(["network", "last batch", "runs", "epochs", "ended far off"], often)]
+    header = ["empty slices in the last batch", "runs", "DSC, points against the other seeds", "lowest"]
+    return "\n\n".join([*parts, *([table(header, scored)] if scored else [])])

@@ -1,12 +1,18 @@
 """The runs on ACDC: the driver trains, skips and collects; the page says what was collected."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import adawac
 from adawac.config import to_dict
 from adawac.data.phantom import phantom_source
 from adawac.data.prepare import prepare
@@ -97,6 +103,10 @@ def store(tmp_path_factory):
     return folder
 
 
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
 class TestDriver:
     @pytest.fixture
     def drive(self, acdc, listing, store, tmp_path, capsys):
@@ -145,6 +155,7 @@ class TestDriver:
         assert base["separation"] is None  # its weights are all 1
         assert 0 <= ada["separation"]["beta_auc"] <= 1
         assert set(ada["separation"]["beta_by_group"]) <= {"slim", "average", "heavy"}
+        assert (ada["ends"]["batch"], ada["ends"]["last_batch"]) == (16, ada["samples"] % 16)
 
         shutil.rmtree(runs)
         assert drive("train", "--only", "ada-*")[1] == ""  # its result stands
@@ -155,7 +166,7 @@ class TestDriver:
         assert (folder / "checkpoints" / "last.safetensors").is_file()
         trained, scores = (folder / "run.json").read_bytes(), sorted((folder / "scores").iterdir())
         scores[-1].unlink()  # as if killed between two evaluations
-        code, out = drive("train", "--only", "base-*")
+        code, out = drive("train", "--only", "base-*", "--keep-checkpoints")
         assert (code, out.count("base-seed1")) == (0, 1)
         assert (folder / "run.json").read_bytes() == trained  # evaluated, not trained again
         assert sorted((folder / "scores").iterdir()) == scores
@@ -180,6 +191,61 @@ class TestDriver:
         [entry] = json.loads((tmp_path / "acdc.json").read_text())["runs"]
         assert entry["shared"]
         assert drive("train", "--shared", "2", "--only", "base-*")[1].startswith("base-seed1")  # it is free now
+
+    def test_is_saved_when_time_is_up_and_goes_on_in_parts(self, acdc, drive, tmp_path, monkeypatch):
+        monkeypatch.setattr(acdc, "SPARE", 0)
+        (tmp_path / "list.yaml").write_text(LIST.replace("overhead: 10", "overhead: 0.1"))
+        folder, done = tmp_path / "runs" / "endless-seed1", []
+        assert drive("train", "--only", "endless-*", seconds=3)[1].startswith("endless-seed1: left out")
+        for _ in range(2):
+            code, out = drive("train", "--in-parts", "--only", "endless-*", "base-*", seconds=3)
+            assert (code, out) == (130, "stopped: what was begun is saved, the same command goes on\n")
+            assert Run(folder).status == "interrupted"
+            state = Run(folder).checkpoint().state
+            done.append((state["epoch"], state["step"]))
+        assert (0, 0) < done[0] < done[1]
+
+    def test_a_signal_saves_even_where_a_shell_keeps_it_from_its_background(self, acdc, listing, store, tmp_path):
+        listed = LIST.replace("checkpoint_every: 2", "checkpoint_every: 1000000")  # nothing but the signal saves
+        (tmp_path / "list.yaml").write_text(listed.replace("overhead: 10", "overhead: 0.1"))
+        files = ["--list", tmp_path / "list.yaml", "--results", tmp_path / "acdc.json"]
+        words = [BENCHMARKS / "acdc.py", *files, "train", store, tmp_path / "runs", "--seconds", "600", "--in-parts"]
+        process = subprocess.Popen(
+            [sys.executable, *map(str, words), "--only", "endless-*"],
+            env=os.environ | {"PYTHONPATH": str(Path(adawac.__file__).parents[1])},
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        )
+        timing = tmp_path / "runs" / "endless-seed1" / "timing.jsonl"
+        while process.poll() is None and not timing.is_file():
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate()
+        assert (process.returncode, out.splitlines()[-1][:7]) == (130, "stopped")
+        assert Run(timing.parent).checkpoint().state["epoch"] >= 1
+
+    def test_what_a_kill_left_of_a_line_is_no_obstacle(self, acdc, drive, tmp_path):
+        timing = tmp_path / "runs" / "base-seed1" / "timing.jsonl"
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(acdc, "_evaluate", interrupted)
+            assert drive("train", "--only", "base-*")[0] == 130
+        with timing.open("a") as file:
+            file.write('{"epoch": 3, "seco')
+        info = json.loads((timing.parent / "run.json").read_text())
+        (timing.parent / "run.json").write_text(json.dumps({**info, "status": "running"}))
+        (tmp_path / "list.yaml").write_text(LIST.replace("epochs: 2", "epochs: 3"))
+        assert drive("train", "--only", "base-*")[0] == 0
+        assert [json.loads(line)["epoch"] for line in timing.read_text().splitlines()] == [1, 2, 3]
+        assert drive("collect")[0] == 0
+
+    def test_one_bad_folder_does_not_keep_the_others_from_being_collected(self, drive, tmp_path):
+        assert drive("train", "--only", "base-*", "ada-*")[0] == 0
+        (tmp_path / "runs" / "base-seed1" / "history.bin").unlink()
+        code, out = drive("collect")
+        assert code == 0
+        assert out.startswith("base-seed1: left out, ")
+        assert [one["name"] for one in json.loads((tmp_path / "acdc.json").read_text())["runs"]] == ["ada-seed1"]
 
     def test_starts_nothing_without_time(self, drive, tmp_path):
         code, out = drive("train", "--only", "base-*", seconds=25)
@@ -215,7 +281,7 @@ class TestNumbers:
     def test_an_epoch_done_again_counts_once(self, acdc, tmp_path):
         rates = [(1, 9.0, 1.0), (2, 5.0, 10.0), (3, 5.0, 30.0), (2, 1.0, 20.0), (3, 2.0, 40.0), (4, 3.0, 50.0)]
         lines = [json.dumps({"epoch": e, "seconds": s, "slices_per_second": r}) for e, s, r in rates]
-        (tmp_path / "timing.jsonl").write_text("\n".join(lines))
+        (tmp_path / "timing.jsonl").write_text("\n".join([*lines, ""]))
         assert acdc.read_timing(tmp_path) == (9.0 + 1.0 + 2.0 + 3.0, 45.0)
 
     def test_the_share_of_variance_between_groups(self, acdc):

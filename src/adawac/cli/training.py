@@ -71,7 +71,7 @@ def train(
     if resume and config is None and out is not None:
         from adawac.runs import Run
 
-        base = Run(out).config or TrainConfig()
+        base = Run(out).own_config()
     else:
         base = TrainConfig() if config is None else load(TrainConfig, recipe_path(config))
     resolved = override(base, given)

@@ -26,7 +26,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise MissingFileError(
             f"Expected a file of weights (.pth, .safetensors or .npz), imagenet or imagenet-offline, but there is no "
-            f"file {str(path)!r}. Check the path."
+            f"file {str(path)!r}. Check the path; if it was moved, a run goes on with adawac train --out RUN --resume "
+            "--pretrained FILE."
         )
     read = _READERS.get(path.suffix.lower(), _read_torch)
     try:

@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from adawac.errors import RunError, near
 
-__all__ = ["FIELDS", "Block", "History", "encode", "scan"]
+__all__ = ["FIELDS", "MARK", "Block", "History", "encode", "scan"]
 
 FIELDS = ("ell_ce", "ell_dice", "reg_ac", "beta")
+MARK = np.lib.format.MAGIC_PREFIX
+"""What every block begins with."""
 
 Floats = npt.NDArray[np.float32]
 Rows = slice | npt.NDArray[Any] | list[int]

@@ -57,6 +57,13 @@ class Run:
                 f"Expected a run of format version {layout.FORMAT_VERSION} or older, but {self.folder} has {version}. "
                 "Upgrade adawac: pip install --upgrade adawac."
             )
+        kinds = {"epoch": int | None, "summary": dict | None, "saved": list | None}
+        odd = [name for name, kind in kinds.items() if not isinstance(info.get(name), kind)]
+        if odd:
+            raise RunError(
+                f"Expected what a run notes in {path}, but got {odd[0]}: {info[odd[0]]!r}. Restore the file from a "
+                "copy."
+            )
         return info
 
     @property
@@ -81,6 +88,16 @@ class Run:
     def config(self) -> TrainConfig | None:
         """The resolved configuration, or None."""
         return self._give(layout.CONFIG, lambda path: load(TrainConfig, path), None)
+
+    def own_config(self) -> TrainConfig:
+        """Return the configuration to go on with, or say why there is none."""
+        if self.config is None:
+            why = self._faults[layout.CONFIG].removesuffix(".")
+            raise RunError(
+                f"Expected a configuration to go on with in {self.folder / layout.CONFIG}, but {why}. Restore it from "
+                "a copy, or give the run's settings with --config."
+            )
+        return self.config
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from adawac.errors import RunError
 from adawac.files import write_text
 
-__all__ = ["Line", "encode_line", "now", "read_json", "read_lines", "write_json"]
+__all__ = ["Line", "check_rest", "encode_line", "now", "read_json", "read_lines", "write_json"]
 
 
 def now() -> str:
@@ -84,6 +84,22 @@ def read_lines(path: Path) -> list[Line]:
             break
         lines.append(Line(values, end))
     return lines
+
+
+def check_rest(path: Path, end: int, mark: bytes) -> None:
+    """Raise if more follows the whole records of a file than the one that a kill may leave half-written.
+
+    Args:
+        path: The file, if there is one.
+        end: Where its whole records end.
+        mark: What every record begins with or ends with.
+    """
+    rest = path.read_bytes()[end:] if path.is_file() else b""
+    if 0 < rest.find(mark, 1) < len(rest) - len(mark):
+        raise RunError(
+            f"Expected whole records in {path}, but it is damaged after {end} bytes, and to go on would cut off all "
+            "that follows. Restore it from a copy, or move it away to go on without it."
+        )
 
 
 def _strict(value: Any) -> Any:

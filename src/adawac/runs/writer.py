@@ -20,9 +20,9 @@ from adawac.locks import LOCK, FolderLock
 from adawac.runs import layout
 from adawac.runs.checkpoints import save_checkpoint
 from adawac.runs.environment import describe_environment
-from adawac.runs.history import FIELDS, encode, scan
+from adawac.runs.history import FIELDS, MARK, encode, scan
 from adawac.runs.reader import Run
-from adawac.runs.records import encode_line, now, read_lines, write_json
+from adawac.runs.records import check_rest, encode_line, now, read_lines, write_json
 from adawac.runs.results import Score, Slice, write_gallery, write_scores
 
 __all__ = ["RunWriter"]
@@ -40,6 +40,7 @@ class RunWriter:
     Attributes:
         folder: The run folder.
         samples: The table written so far; row i of it is column i of the history.
+        session: How often the run was started, this time included.
     """
 
     def __init__(
@@ -85,6 +86,9 @@ class RunWriter:
                 f"Expected the table of the history's samples, but {self.folder / layout.SAMPLES} cannot be read. "
                 "Restore it from a copy, or start a new run."
             )
+        ends = {layout.METRICS: metrics[-1].end if metrics else 0, layout.HISTORY: blocks[-1].end if blocks else 0}
+        for (name, end), mark in zip(ends.items(), (b"\n", MARK), strict=True):
+            check_rest(self.folder / name, end, mark)
         old = dict(earlier.info) if earlier else {}
         self._earlier = old if resume else None
         self._held: list[Callable[[], None]] = []
@@ -97,14 +101,15 @@ class RunWriter:
             "epoch": old.get("epoch", 0),
             "epochs": epochs if epochs is not None else old.get("epochs"),
             "summary": {**old.get("summary", {}), **summary},
+            "saved": list(old.get("saved", [])),
         }
         write_json(self.folder / layout.INFO, {**old, "status": "running"} if resume else self._info)
         if config is not None:
             self._write(partial(write_text, self.folder / layout.CONFIG, dumps(config)))
-        sessions = earlier.environments if earlier else []
-        write_json(self.folder / layout.ENVIRONMENT, {"sessions": [*sessions, describe_environment()]})
-        self._metrics = AppendFile(self.folder / layout.METRICS, metrics[-1].end if metrics else 0)
-        self._history = AppendFile(self.folder / layout.HISTORY, blocks[-1].end if blocks else 0)
+        sessions = [*(earlier.environments if earlier else []), describe_environment()]
+        self.session = len(sessions)
+        self._write(partial(write_json, self.folder / layout.ENVIRONMENT, {"sessions": sessions}))
+        self._metrics, self._history = (AppendFile(self.folder / name, end) for name, end in ends.items())
         self._last_block = blocks[-1].epoch if blocks else -1
 
     def write_data(self, description: Mapping[str, Any]) -> None:
@@ -170,6 +175,9 @@ class RunWriter:
         self._settle()
         with self._explained():
             save_checkpoint(path, tensors, state)
+            if name not in self._info["saved"]:
+                self._info["saved"].append(name)
+                self._write_info()
         return path
 
     def remove_checkpoint(self, name: str) -> None:

@@ -14,11 +14,13 @@ import torch
 from adawac.config import TrainConfig
 from adawac.errors import ConfigError, RunError
 from adawac.runs import Run, RunWriter
+from adawac.train.advice import warn_of_short_end
 from adawac.train.fabric import Fabric
 from adawac.train.interrupt import Interrupt
 from adawac.train.keeping import Keeper
 from adawac.train.ranks import agree, build_fabric, launch
 from adawac.train.record import EpochRecord
+from adawac.train.resuming import check_resumed
 from adawac.train.setup import Trainer, set_up
 from adawac.train.step import TrainStep
 from adawac.train.validation import is_better, validate
@@ -84,34 +86,12 @@ def fit(config: TrainConfig | None, out: Path | str, *, resume: bool = False, wa
         watch: Is told about steps and epochs; a line in the log after each epoch by default.
     """
     if config is None:
-        config = Run(out).config
-        if config is None:
-            raise RunError(f"Expected a configuration in {out} to go on with, but it cannot be read. Give one.")
+        config = Run(out).own_config()
     if resume:
-        _check_resumed(config, Path(out))
+        check_resumed(config, Run(out))
     fabric = build_fabric(config)
     launch(fabric, _train, config, Path(out), resume, watch or LogWatch())
     return Run(out)
-
-
-def _check_resumed(config: TrainConfig, out: Path) -> None:
-    """Refuse to go on in a way that would make the run's own description wrong."""
-    run = Run(out)
-    own = config if run.config is None else run.config
-    for what, began, given in (
-        ("method", own.method.name, config.method.name),
-        ("preset", own.method.preset, config.method.preset),
-    ):
-        if began != given:
-            raise ConfigError(
-                f"Expected to go on with the {what} that {out} began with, {began}, but got {given}. Its scores would "
-                f"count as those of {given}: start a new run."
-            )
-    if config.epochs < run.epoch:
-        raise ConfigError(
-            f"Expected at least the {run.epoch} epochs that {out} has done, but got epochs={config.epochs}. Give more, "
-            "or start a new run."
-        )
 
 
 def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, watch: Watch) -> None:
@@ -120,6 +100,8 @@ def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, watch: 
         trainer = set_up(config, fabric)
     with Keeper(trainer, out, resume) as keeper, Interrupt() as interrupt, _explained():
         _fit(trainer, keeper, resume, watch if keeper.writer else Silence(), interrupt)
+    if interrupt.asked:  # after the last step: the run is done, but whoever started it was to stop
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -150,6 +132,9 @@ def _fit(trainer: Trainer, keeper: Keeper, resume: bool, watch: Watch, interrupt
     trainer.criterion.train(done >= held)  # else its weights stay as they are
     step = TrainStep(trainer, record)
     if keeper.writer is not None:
+        if not resume:
+            size, world = config.data.batch_size, trainer.fabric.world_size
+            warn_of_short_end(len(trainer.samples), size, world, config.optim.accumulate)
         watch.start(config, keeper.writer, step.steps)
     for epoch in range(done + 1, config.epochs + 1):
         started = time.perf_counter()

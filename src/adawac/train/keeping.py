@@ -15,6 +15,7 @@ from adawac.errors import AdawacError, RunError
 from adawac.runs import Run, RunWriter, read_state
 from adawac.runs.layout import checkpoint_path
 from adawac.train.record import EpochRecord
+from adawac.train.resuming import batches_of, check_batches
 from adawac.train.setup import Trainer
 from adawac.train.step import TrainStep
 from adawac.train.summary import summarise, warn_of_rush
@@ -37,6 +38,7 @@ class Keeper:
     def __init__(self, trainer: Trainer, folder: Path, resume: bool):
         self.trainer, self.folder, self.fabric = trainer, folder, trainer.fabric
         self._metric = f"val_{trainer.config.validation.metric}"
+        self._batches = batches_of(trainer.config, len(trainer.loader))
         self.writer: RunWriter | None = None
         problem: AdawacError | None = None
         if self.fabric.global_rank == 0:
@@ -53,9 +55,7 @@ class Keeper:
         self.writer = RunWriter(self.folder, config, epochs=config.epochs, summary=config.summary, resume=resume)
         self.writer.write_data(_describe(self.trainer))
         self._rows = self.writer.write_samples(self.trainer.samples.table)
-        self._trackers = Trackers(
-            config.track, self.folder, to_dict(config), session=len(Run(self.folder).environments)
-        )
+        self._trackers = Trackers(config.track, self.folder, to_dict(config), session=self.writer.session)
 
     def __enter__(self) -> "Keeper":
         return self
@@ -123,6 +123,7 @@ class Keeper:
                     f"Expected the samples that {self.folder} was interrupted with, but they changed within epoch "
                     f"{saved.state['epoch'] + 1}. Go on with the same data first; it may grow between epochs."
                 )
+            check_batches(self.folder, saved.state, self._batches)
             record.restore(saved.tensors)
         return saved.state["epoch"], saved.state["step"]
 
@@ -133,7 +134,8 @@ class Keeper:
         for rank, random in enumerate(self._random_states()[1:], 1):
             tensors |= {f"{key}.{rank}": value for key, value in random.items()}
         if self.writer is not None:
-            self.writer.save_checkpoint(name, tensors, {**state.plain(), "epoch": at[0], "step": at[1], "best": best})
+            plain = {**state.plain(), "epoch": at[0], "step": at[1], "best": best, "batches": self._batches}
+            self.writer.save_checkpoint(name, tensors, plain)
             if name == "best":
                 self.writer.note({self._metric: best})
 

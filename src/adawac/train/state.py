@@ -67,14 +67,21 @@ class TrainingState:
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Take over what `tensors` and `plain` gave; beta goes by sample id, new samples start at one half."""
+        averaged = _below(tensors, "averaged")
+        if self.averaged is not None and not averaged:
+            raise RunError(
+                "Expected averaged weights in the checkpoint, since optim.ema_decay is set, but it has none. Resume "
+                "with optim.ema_decay=0, as the run began."
+            )
         try:
             self.network.load_state_dict(_below(tensors, "network"))
             if self.averaged is not None:
-                self.averaged.load_state_dict(_below(tensors, "averaged"))
+                self.averaged.load_state_dict(averaged)
         except RuntimeError as error:
+            why = " ".join(str(error).split())  # it names every tensor, of which there may be hundreds
             raise RunError(
-                f"Expected a checkpoint of this network, but got another one: {error}. Resume with the run's own "
-                "configuration."
+                f"Expected a checkpoint of this network, but got another one: {why[:300]}{'…' * (len(why) > 300)} "
+                "Resume with the run's own configuration."
             ) from error
         self._restore_weights(_below(tensors, "criterion"), plain["ids"])
         self._restore_optimizer(_below(tensors, "optimizer"))
@@ -105,6 +112,12 @@ class TrainingState:
         for name, value in found.items():
             place, _, key = name.partition(".")
             state.setdefault(int(place), {})[key] = _like(value, parameters[int(place)])
+        kept = "exp_avg" if "betas" in self.optimizer.defaults else "momentum_buffer"  # AdamW's, or SGD's
+        if state and not any(kept in values for values in state.values()):
+            raise RunError(
+                f"Expected a checkpoint of the optimiser that is asked for, which keeps {kept}, but it has "
+                f"{', '.join(state[min(state)])}. Resume with the optim.optimizer that the run began with."
+            )
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
 
 
