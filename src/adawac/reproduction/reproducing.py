@@ -106,12 +106,13 @@ def reproduce(
         address: Of a Ray cluster.
         jobs: How many runs at a time; by default one for each GPU, or 1.
         presets: `paper`, `official` or both, instead of the grid's own.
-        changes: Settings of all runs, by their dotted path, above everything else.
+        changes: Settings of all runs, by their dotted path, above everything else; not those that tell rows apart.
         phantom: Take a store of the phantom for a grid of the paper, too, and mark everything as not the paper's.
         watch: Is told how runs go: an `adawac.reproduction.engines.Watch` that also has `planned(jobs, done)`.
     """
     short, grid = load_grid(name)
     grid = grid.with_presets(tuple(presets)) if presets else grid
+    grid.check_changes(changes or {})
     out = Path(out)
     rows = grid.rows(quick_settings(grid) if quick else None, changes)
     store = None if quick else checked_store(data, grid, phantom=phantom)
