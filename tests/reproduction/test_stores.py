@@ -1,17 +1,20 @@
 """The store of a grid: another data set's is refused, and what is not the paper's data says so."""
 
+import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from grid_files import write_grid
 
+from adawac.cli import run as command
 from adawac.data.cases import SampleTable, sample_id
 from adawac.data.phantom_files import SYNAPSE_TRAINING
 from adawac.data.store import Store
 from adawac.errors import DataError
 from adawac.reproduction import grid_names, load_grid
-from adawac.reproduction.stores import checked_store, describe_store, is_papers_data, phantom_mark
+from adawac.reproduction.stores import check_scorable, checked_store, describe_store, is_papers_data, phantom_mark
 
 
 @pytest.mark.parametrize("name", grid_names())
@@ -89,3 +92,52 @@ def test_a_grid_of_ones_own_is_not_held_against_the_paper(tmp_path, small_store)
     assert "The paper had" not in describe_store(Store(small_store), grid, grid.rows())
     rows = grid.rows(last={"data.split": "fold:0/2"})  # who trains is another question for every split
     assert describe_store(Store(small_store), grid, rows) == ""
+
+
+def test_a_store_that_cannot_be_scored_is_refused_before_any_run(tmp_path, small_store, capsys):
+    store = shutil.copytree(small_store, tmp_path / "store")
+    table = store / "table.csv"
+    table.write_text(table.read_text(encoding="utf-8").replace(",test,", ",train,"), encoding="utf-8")
+    grid = write_grid(tmp_path / "grid.yaml")
+    words = ["reproduce", str(grid), "--data", str(store), "--out", str(tmp_path / "out")]
+    assert command(words) == 2
+    told = capsys.readouterr().err
+    assert "Expected labelled test cases in the split 'paper'" in told
+    assert "but there are none: no run could be scored" in told
+    assert "started" not in told
+    assert not (tmp_path / "out" / "logs").exists()
+    # Another split that has them, as the message says.
+    first, *others = dict.fromkeys(Store(store).table.patient.tolist())
+    (tmp_path / "test.txt").write_text(first, encoding="utf-8")
+    (tmp_path / "train.txt").write_text("\n".join(others), encoding="utf-8")
+    assert command([*words, "--set", f"data.split={tmp_path}"]) == 0
+
+
+@pytest.mark.parametrize(("part", "needed"), [("train", "trained"), ("val", "validated"), ("test", "scored")])
+def test_parts_without_a_label_are_refused(part, needed):
+    _, grid = load_grid("table-3")
+    table = synapse_table(SYNAPSE_TRAINING)
+    split = np.where(table.case == "case0005", "val", table.split)
+    store = SimpleNamespace(table=table.with_split(split), path="store", preprocessing=SimpleNamespace(unit="slice"))
+    configs = [row.config for row in grid.rows()]
+    check_scorable(store, configs)
+    bare = np.where((split == part)[:, None], np.nan, table.fraction)
+    store.table = replace(store.table, fraction=bare)
+    with pytest.raises(
+        DataError, match=rf"labelled {part} cases .* none of its \d+ has a label: no run could be {needed}"
+    ):
+        check_scorable(store, configs)
+    # Where nothing is validated, nobody asks for such cases.
+    _, grid = load_grid("table-1")
+    configs = [row.config for row in grid.rows()]
+    if part == "val":
+        check_scorable(store, configs)
+    else:
+        with pytest.raises(DataError):
+            check_scorable(store, configs)
+
+
+def test_whole_volumes_are_refused():
+    store = SimpleNamespace(path="store", preprocessing=SimpleNamespace(unit="volume"))
+    with pytest.raises(DataError, match="Expected a store of slices"):
+        check_scorable(store, [])

@@ -17,6 +17,7 @@ __all__ = [
     "SUBSETS",
     "check_leaks",
     "fold_split",
+    "labelled",
     "list_split",
     "resolve_split",
     "stratified_folds",
@@ -119,7 +120,7 @@ def fold_split(table: SampleTable, fold: int, count: int, seed: int = 0) -> Arra
     if not 0 <= fold < count:
         raise ConfigError(f"Expected a fold from 0 to {count - 1}, but got {fold}. Folds count from 0.")
     test = table.split == "test"
-    dealt = ~test & _labelled(table)
+    dealt = ~test & labelled(table)
     folds = stratified_folds(table.patient[dealt], table.group[dealt], count, seed)
     held_out = np.array([folds.get(one) == fold for one in table.patient.tolist()])
     return np.where(test, "test", np.where(~dealt, "", np.where(held_out, "val", "train")))
@@ -136,8 +137,8 @@ def stratified_split(table: SampleTable, seed: int = 0, shares: Mapping[str, flo
         raise ConfigError(f"Expected shares of {', '.join(SPLITS)} that sum to 1, but got {shares}. Correct them.")
     names, edges = list(shares), np.cumsum(list(shares.values()))[:-1]
     side_of: dict[str, str] = {}
-    labelled = _labelled(table)
-    groups = _shuffled_groups(table.patient[labelled], table.group[labelled], seed)
+    dealt = labelled(table)
+    groups = _shuffled_groups(table.patient[dealt], table.group[dealt], seed)
     for members in groups:
         places = (np.arange(len(members)) + 0.5) / len(members)
         side_of |= {one: names[side] for one, side in zip(members, np.searchsorted(edges, places), strict=True)}
@@ -151,10 +152,10 @@ def stratified_split(table: SampleTable, seed: int = 0, shares: Mapping[str, flo
             f"{f' in {len(groups)} groups' if grouped else ''} leave none for {missing[0]}. "
             f"Use folds (fold:0/{max(2, len(side_of))}) or lists{', or no groups' if grouped else ''}."
         )
-    return np.where(labelled, np.array([side_of.get(one, "") for one in table.patient.tolist()]), "")
+    return np.where(dealt, np.array([side_of.get(one, "") for one in table.patient.tolist()]), "")
 
 
-def _labelled(table: SampleTable) -> npt.NDArray[np.bool_]:
+def labelled(table: SampleTable) -> npt.NDArray[np.bool_]:
     """Say which samples have a label: the others can neither train nor be scored."""
     return np.asarray(~np.isnan(table.fraction).any(axis=1))
 

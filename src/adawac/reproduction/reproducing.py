@@ -15,7 +15,7 @@ from adawac.reproduction.grids import Row, load_grid
 from adawac.reproduction.jobs import Job, Outcome, make_jobs
 from adawac.reproduction.quick import phantom_store, quick_seeds, quick_settings
 from adawac.reproduction.rendering import write_comparison
-from adawac.reproduction.stores import checked_store, describe_store, is_papers_data, phantom_mark
+from adawac.reproduction.stores import check_scorable, checked_store, describe_store, is_papers_data, phantom_mark
 from adawac.reproduction.tables import Comparison, compare
 
 __all__ = ["Reproduction", "Silence", "reproduce"]
@@ -132,6 +132,7 @@ def reproduce(
         watch.planned(unique, len(unique) - len(waiting))
         noted = _Failures(watch=watch)
         if waiting:
+            check_scorable(Store(place), [job.config for job in waiting])
             _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
             runner.run(waiting, noted)
         comparison = compare(short, grid, planned, _notes(about, changes or {}), mark=mark)

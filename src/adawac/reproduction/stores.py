@@ -1,16 +1,19 @@
 """The store that a grid is run on: whether it is of the grid's data set, and how it compares to what the paper had."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from adawac.config import TrainConfig
 from adawac.data.sources.acdc import CLASSES as ACDC_CLASSES
 from adawac.data.sources.synapse import CLASSES as SYNAPSE_CLASSES
+from adawac.data.splits import labelled, resolve_split
 from adawac.data.store import Store
 from adawac.errors import ConfigError, DataError, near
+from adawac.evaluation.planning import check_sliced
 from adawac.reproduction.grids import Grid, Row
 
-__all__ = ["checked_store", "describe_store", "is_papers_data", "phantom_mark"]
+__all__ = ["check_scorable", "checked_store", "describe_store", "is_papers_data", "phantom_mark"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,7 @@ class _Counts:
         )
 
 
+_NEEDED = {"train": "trained", "val": "validated", "test": "scored"}  # what runs cannot be without labelled cases
 _CLASSES = {"synapse": tuple(SYNAPSE_CLASSES), "acdc": tuple(ACDC_CLASSES)}
 # As in the files that the paper was made with; a case of ACDC is a frame.
 _PAPER = {
@@ -62,6 +66,27 @@ def checked_store(data: Path | str | None, grid: Grid, *, phantom: bool = False)
             "--quick; --phantom runs the whole grid on this store, with numbers that are not the paper's."
         )
     return store
+
+
+def check_scorable(store: Store, configs: Iterable[TrainConfig]) -> None:
+    """Refuse a store on which runs could be trained but not validated or scored: that would show after days only.
+
+    Args:
+        store: The store.
+        configs: Of the runs; their splits and seeds say who tests.
+    """
+    check_sliced(store)
+    for split, seed, every in dict.fromkeys((one.data.split, one.seed, one.validation.every) for one in configs):
+        table = resolve_split(store.table, split, seed)
+        for part in _NEEDED if every else ("train", "test"):
+            own = table.take(table.split == part)
+            if not labelled(own).any():
+                found = f"none of its {len(own.cases)} has a label" if len(own) else "there are none"
+                raise DataError(
+                    f"Expected labelled {part} cases in the split {split!r} of {store.path}, but {found}: no run "
+                    f"could be {_NEEDED[part]}. Prepare a store that has them, or choose another split (--set "
+                    "data.split=stratified)."
+                )
 
 
 def phantom_mark(store: Store, grid: Grid) -> str:
