@@ -23,11 +23,12 @@ from adawac.metrics.checks import checked_tolerance
 from adawac.runs import Run, read_state
 from adawac.runs.layout import checkpoint_path
 
-__all__ = ["Plan", "check_sliced", "checked_metrics", "plan_run"]
+__all__ = ["IN_VOXELS", "Plan", "check_sliced", "checked_metrics", "plan_run"]
 
 log = logging.getLogger(__name__)
 
-_IN_VOXELS = ("adawac", "transunet")  # conventions of tables that were measured without a spacing
+IN_VOXELS = ("adawac", "transunet")
+"""Conventions of tables that were measured without a spacing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -264,4 +265,4 @@ def _unit(store: Store, cases: Sequence[str], given: Unit | None, convention: st
             f"Expected cases with a voxel size to measure in mm, but {lost[0]} and {len(lost) - 1} others of "
             f"{store.path} have lost it. Measure in voxels, or prepare the original files."
         )
-    return given or ("voxel" if lost or convention in _IN_VOXELS else "mm")
+    return given or ("voxel" if lost or convention in IN_VOXELS else "mm")
