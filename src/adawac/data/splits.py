@@ -129,8 +129,8 @@ def fold_split(table: SampleTable, fold: int, count: int, seed: int = 0) -> Arra
 def stratified_split(table: SampleTable, seed: int = 0, shares: Mapping[str, float] | None = None) -> Array:
     """Return a split column drawn afresh by patient, each group divided by `shares` (70 / 10 / 20 % by default).
 
-    It stands beside the paper's ACDC split, whose test set is one pathology that training never sees. Without groups,
-    three patients are enough: each side has one at least. Samples without a label are in no split.
+    It stands beside the paper's ACDC split, whose test set is, as far as is known, one pathology that training never
+    sees. Without groups, three patients are enough: each side has one at least. Samples without a label are in none.
     """
     shares = dict(shares or {"train": 0.7, "val": 0.1, "test": 0.2})
     if set(shares) - set(SPLITS) or min(shares.values()) <= 0 or not np.isclose(sum(shares.values()), 1.0):
