@@ -245,6 +245,16 @@ def test_weights_that_cannot_be_had_are_one_message_before_any_run(tmp_path, sma
     assert not (tmp_path / "out" / "logs").exists()
 
 
+def test_a_method_that_is_not_there_is_one_message_before_any_run(tmp_path, small_store, capsys):
+    path = write_grid(tmp_path / "grid.yaml", axes={"method": ["baseline", "adawak"]}, paper={})
+    assert command(["reproduce", str(path), "--data", str(small_store), "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert "'adawak'" in told
+    assert "Near names: 'adawac'" in told
+    assert "runs, 0 of them done" not in told
+    assert not (tmp_path / "out" / "logs").exists()
+
+
 def test_what_was_changed_stands_below_the_numbers(tmp_path, small_store):
     path = write_grid(tmp_path / "grid.yaml", axes={"method": ["baseline"]}, paper={})
     found = reproduce(path, tmp_path / "out", data=small_store, changes={"optim.lr": 0.02, "data.batch_size": 10})
