@@ -37,13 +37,13 @@ def test_a_grid_of_ones_own_takes_any_store_that_has_its_columns(tmp_path, small
         checked_store(small_store, grid)
 
 
-def synapse_table(training) -> SampleTable:
+def synapse_table(training, dataset="synapse") -> SampleTable:
     """The samples of a store of Synapse with these training cases, and the paper's test cases of one slice each."""
     cases = {f"case{number:04d}": one for number, one in training.items()} | {f"test{k}": (1, 0, 0) for k in range(12)}
     rows = [(case, k, first <= k <= last) for case, (count, first, last) in cases.items() for k in range(count)]
     case, number, dense = (np.array(column) for column in zip(*rows, strict=True))
     return SampleTable(
-        id=np.array([sample_id("synapse", one, one, "0", k) for one, k, _ in rows]),
+        id=np.array([sample_id(dataset, one, one, "0", k) for one, k, _ in rows]),
         patient=case,
         case=case,
         slice=number,
@@ -59,13 +59,13 @@ def synapse_table(training) -> SampleTable:
 
 
 def store_of(training, dataset="synapse"):
-    return SimpleNamespace(table=synapse_table(training), dataset=dataset, info={"source": "SynapseSlices"})
+    return SimpleNamespace(table=synapse_table(training, dataset), dataset=dataset, info={"source": "SynapseSlices"})
 
 
 def test_another_data_set_with_the_same_classes_is_named():
     _, grid = load_grid("table-2")
     other = store_of(SYNAPSE_TRAINING, dataset="AMOS")
-    assert not is_papers_data(other, grid)
+    assert not is_papers_data(other, grid, grid.rows())
     found = describe_store(other, grid, grid.rows(last={"data.split": "fold:0/2"}))
     assert found == (
         "The store says that it is AMOS and not synapse: ours are numbers of AMOS, which those of the paper are not."
@@ -76,15 +76,29 @@ def test_another_data_set_with_the_same_classes_is_named():
 def test_the_papers_data_is_recognised():
     _, grid = load_grid("table-2")
     whole = store_of(SYNAPSE_TRAINING)
-    assert is_papers_data(whole, grid)
+    assert is_papers_data(whole, grid, grid.rows())
     assert phantom_mark(whole, grid) == ""
     expected = "2211 training slices of 18 cases, 1280 of them label-dense; 12 test cases"
     assert describe_store(whole, grid, grid.rows()) == f"Data: {expected}, as in the paper."
     part = store_of({5: SYNAPSE_TRAINING[5]})
-    assert not is_papers_data(part, grid)
+    assert not is_papers_data(part, grid, grid.rows())
     found = describe_store(part, grid, grid.rows())
     assert found.startswith("Data: 117 training slices of 1 cases, 94 of them label-dense; 12 test cases.")
     assert found.endswith(f"The paper had {expected}.")
+
+
+def test_the_papers_subsets_are_recognised():
+    _, grid = load_grid("table-1")
+    whole = store_of(SYNAPSE_TRAINING, dataset="Synapse")
+    assert is_papers_data(whole, grid, grid.rows())
+    sizes = "half-slice 1111, half-vol 1088, half-sparse 1118"
+    assert describe_store(whole, grid, grid.rows()).endswith(f"Slices of the subsets: {sizes}, as in the paper.")
+    # As many slices, but counted from 1: other ones are even, and fewer are in the first half.
+    whole.table = replace(whole.table, slice=whole.table.slice + 1)
+    assert not is_papers_data(whole, grid, grid.rows())
+    told = describe_store(whole, grid, grid.rows())
+    assert "12 test cases, as in the paper. Slices of the subsets: half-slice 1100, half-vol 1088, " in told
+    assert told.endswith(f"The paper had {sizes}.")
 
 
 def test_a_grid_of_ones_own_is_not_held_against_the_paper(tmp_path, small_store):

@@ -77,7 +77,7 @@ def subset_mask(table: SampleTable, subset: str = "full", seed: int = 0) -> npt.
 
 def _half_of_patients(table: SampleTable, seed: int) -> npt.NDArray[np.bool_]:
     dataset = table.id[0].split("/")[0] if len(table) else ""
-    listed = np.isin(table.case, _HALF_VOL.get(dataset, ()))
+    listed = np.isin(table.case, _HALF_VOL.get(dataset.lower(), ()))
     if listed.any():
         return listed
     patients = np.unique(table.patient)

@@ -118,7 +118,7 @@ def reproduce(
     store = None if quick else checked_store(data, grid, phantom=phantom)
     runner = build_engine(engine, address=address, at_once=jobs)
     mark, about = ("", "") if store is None else (phantom_mark(store, grid), describe_store(store, grid, rows))
-    if store is not None and about and grid.source and not is_papers_data(store, grid):
+    if store is not None and about and grid.source and not is_papers_data(store, grid, rows):
         log.warning("%s", f"{mark} {about}".strip())  # before days of training, not after
     lock = _lock(out)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from adawac.config import TrainConfig
 from adawac.data.sources.acdc import CLASSES as ACDC_CLASSES
 from adawac.data.sources.synapse import CLASSES as SYNAPSE_CLASSES
-from adawac.data.splits import labelled, resolve_split
+from adawac.data.splits import labelled, resolve_split, subset_mask
 from adawac.data.store import Store
 from adawac.errors import ConfigError, DataError, near
 from adawac.evaluation.planning import check_sliced
@@ -39,6 +39,7 @@ _PAPER = {
     "synapse": _Counts(slices=2211, cases=18, dense=1280, test=12),
     "acdc": _Counts(slices=1324, cases=140, dense=1281, test=40),
 }
+_SUBSETS = {"half-slice": 1111, "half-vol": 1088, "half-sparse": 1118}  # slices of Synapse's, in the paper
 
 
 def checked_store(data: Path | str | None, grid: Grid, *, phantom: bool = False) -> Store:
@@ -115,12 +116,36 @@ def describe_store(store: Store, grid: Grid, rows: Sequence[Row]) -> str:
         counts, paper = _count(store), _PAPER.get(grid.dataset) if grid.source else None
         beside = "." if paper is None else ", as in the paper." if counts == paper else f". The paper had {paper}."
         sentences.append(f"Data: {counts}{beside}")
+        own, theirs = _subsets(store, grid, rows)
+        if own:
+            beside = ", as in the paper." if own == theirs else f". The paper had {_listed(theirs)}."
+            sentences.append(f"Slices of the subsets: {_listed(own)}{beside}")
     return " ".join(sentences)
 
 
-def is_papers_data(store: Store, grid: Grid) -> bool:
+def is_papers_data(store: Store, grid: Grid, rows: Sequence[Row]) -> bool:
     """Tell whether a store is, as far as names and counts can say, what a grid of the paper was run on."""
-    return not _is_another(store, grid) and _count(store) == _PAPER.get(grid.dataset)
+    own, theirs = _subsets(store, grid, rows)
+    return not _is_another(store, grid) and _count(store) == _PAPER.get(grid.dataset) and own == theirs
+
+
+def _subsets(store: Store, grid: Grid, rows: Sequence[Row]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many slices the subsets of a grid of the paper have here, and how many they had there.
+
+    Slices that are counted from 1, or cases of other names, give other halves than the paper's.
+    """
+    if not grid.source:
+        return {}, {}
+    data: dict[str, int] = {
+        row.config.data.subset: row.config.seed for row in rows if row.config.data.subset in _SUBSETS
+    }
+    train = store.table.take(store.table.split == "train")
+    own = {subset: int(subset_mask(train, subset, seed).sum()) for subset, seed in data.items()}
+    return own, {subset: _SUBSETS[subset] for subset in data}
+
+
+def _listed(subsets: dict[str, int]) -> str:
+    return ", ".join(f"{subset} {count}" for subset, count in subsets.items())
 
 
 def _is_another(store: Store, grid: Grid) -> bool:
