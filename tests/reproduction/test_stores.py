@@ -87,6 +87,15 @@ def test_the_papers_data_is_recognised():
     assert found.endswith(f"The paper had {expected}.")
 
 
+def test_test_cases_without_a_label_do_not_count():
+    _, grid = load_grid("table-2")
+    whole = store_of(SYNAPSE_TRAINING)
+    bare = np.isin(whole.table.case, ["test0", "test7"])[:, None]
+    whole.table = replace(whole.table, fraction=np.where(bare, np.nan, whole.table.fraction))
+    assert not is_papers_data(whole, grid, grid.rows())
+    assert "; 10 test cases. The paper had 2211 " in describe_store(whole, grid, grid.rows())
+
+
 def test_the_papers_subsets_are_recognised():
     _, grid = load_grid("table-1")
     whole = store_of(SYNAPSE_TRAINING, dataset="Synapse")

@@ -154,10 +154,10 @@ def _is_another(store: Store, grid: Grid) -> bool:
 
 def _count(store: Store) -> _Counts:
     table = store.table
-    train = table.take(table.split == "train")
+    train, test = table.take(table.split == "train"), table.take((table.split == "test") & labelled(table))
     return _Counts(
         slices=len(train),
         cases=len(train.cases),
         dense=int((~train.label_sparse).sum()),
-        test=len(table.take(table.split == "test").cases),
+        test=len(test.cases),  # those without a label are not scored
     )
