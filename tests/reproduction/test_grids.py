@@ -127,6 +127,14 @@ def test_the_numbers_are_those_of_the_paper(number):
         ({"columns": {"DSC": {"metric": "dise"}}, "paper": {}}, "columns.DSC: expected {metric: dice or hd95"),
         ({"convention": "lax"}, "convention: expected one of strict, adawac"),
         ({"exceptions": [{"when": {}}]}, "exceptions.0: expected {when"),
+        (
+            {"exceptions": [{"when": {"metod": "adawac"}, "set": {}}]},
+            "exceptions.0.when: expected an axis of the grid, but",
+        ),
+        (
+            {"exceptions": [{"when": {"method": "AdaWAC"}, "set": {}}]},
+            "exceptions.0.when.method: expected a name on that",
+        ),
         ({"figures": ["weights"]}, "figures.0: expected {draw"),
         ({"paper": {"adawak": [1, 2, 3]}}, "but paper has 'adawak'"),
         ({"paper": {"adawac": [1, 2]}}, "Expected 3 numbers, one for each column, for 'adawac'"),

@@ -107,6 +107,8 @@ class Grid(Config):
         for place, one in enumerate(self.exceptions):
             if not isinstance(one, dict) or set(one) != {"when", "set"} or not _are_mappings(one.values()):
                 yield f"exceptions.{place}", f"expected {{when: {{…}}, set: {{…}}}}, but got {one!r}."
+            else:
+                yield from self._exception_problems(f"exceptions.{place}.when", one["when"])
         for place, one in enumerate(self.figures):
             if not isinstance(one, dict) or "draw" not in one or set(one) - {"draw", "options", "width"}:
                 yield f"figures.{place}", f"expected {{draw: NAME, options: {{…}}, width: text}}, but got {one!r}."
@@ -122,6 +124,17 @@ class Grid(Config):
         names = [str(one) for one in values]
         if len(set(names)) < len(names):
             yield f"axes.{axis}", f"expected each value once, but got {values!r}."
+
+    def _exception_problems(self, where: str, when: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield what lets an exception hold nowhere; a preset may come by --preset."""
+        for axis, label in when.items():
+            values = self.axes.get(axis)
+            names = [str(one) for one in values] if isinstance(values, list | dict) else []
+            if axis not in (*self.axes, "preset"):
+                yield where, f"expected an axis of the grid, but got {axis!r}. Near names: {near(axis, self.axes)}."
+            elif axis != "preset" and str(label) not in names:
+                told = f"expected a name on that axis, but got {label!r}. Near names: {near(str(label), names)}."
+                yield f"{where}.{axis}", told
 
     @cached_property
     def named_columns(self) -> tuple[Column, ...]:
