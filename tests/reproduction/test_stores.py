@@ -108,6 +108,8 @@ def test_the_papers_subsets_are_recognised():
     told = describe_store(whole, grid, grid.rows())
     assert "12 test cases, as in the paper. Slices of the subsets: half-slice 1100, half-vol 1088, " in told
     assert told.endswith(f"The paper had {sizes}.")
+    _, other = load_grid("table-3")  # of ACDC the paper has no subsets
+    assert "subsets" not in describe_store(whole, other, other.rows(last={"data.subset": "half-vol"}))
 
 
 def test_a_grid_of_ones_own_is_not_held_against_the_paper(tmp_path, small_store):

@@ -39,7 +39,7 @@ _PAPER = {
     "synapse": _Counts(slices=2211, cases=18, dense=1280, test=12),
     "acdc": _Counts(slices=1324, cases=140, dense=1281, test=40),
 }
-_SUBSETS = {"half-slice": 1111, "half-vol": 1088, "half-sparse": 1118}  # slices of Synapse's, in the paper
+_SUBSETS = {"synapse": {"half-slice": 1111, "half-vol": 1088, "half-sparse": 1118}}  # slices of the paper's
 
 
 def checked_store(data: Path | str | None, grid: Grid, *, phantom: bool = False) -> Store:
@@ -134,14 +134,11 @@ def _subsets(store: Store, grid: Grid, rows: Sequence[Row]) -> tuple[dict[str, i
 
     Slices that are counted from 1, or cases of other names, give other halves than the paper's.
     """
-    if not grid.source:
-        return {}, {}
-    data: dict[str, int] = {
-        row.config.data.subset: row.config.seed for row in rows if row.config.data.subset in _SUBSETS
-    }
+    paper = _SUBSETS.get(grid.dataset, {}) if grid.source else {}
+    seeds: dict[str, int] = {row.config.data.subset: row.config.seed for row in rows if row.config.data.subset in paper}
     train = store.table.take(store.table.split == "train")
-    own = {subset: int(subset_mask(train, subset, seed).sum()) for subset, seed in data.items()}
-    return own, {subset: _SUBSETS[subset] for subset in data}
+    own = {subset: int(subset_mask(train, subset, seed).sum()) for subset, seed in seeds.items()}
+    return own, {subset: paper[subset] for subset in seeds}
 
 
 def _listed(subsets: dict[str, int]) -> str:
