@@ -203,9 +203,9 @@ def _shared_seeds(rows: Rows) -> list[int]:
 def _distance(block: Block, rows: Rows) -> str:
     """Return the table of HD95; conventions that agree in a row share a line."""
     classes, body = _classes(rows), []
+    units = dict.fromkeys(one["unit"] for entries in rows.values() for run in entries for one in run["scores"].values())
     for row, entries in rows.items():
         scores = {convention: [one["scores"][convention] for one in entries] for convention in ("adawac", "strict")}
-        units = {convention: of_seeds[0]["unit"] for convention, of_seeds in scores.items()}
         lines = {
             f"`{convention}`": [_spread([one["hd95"][name] for one in of_seeds]) for name in classes]
             for convention, of_seeds in scores.items()
@@ -214,8 +214,7 @@ def _distance(block: Block, rows: Rows) -> str:
             lines = {"both": lines["`strict`"]}
         missed = ", ".join(str(one["missed"]) for one in scores["strict"])
         body += [[f"{block.labels[row]}, {convention}", *cells, missed] for convention, cells in lines.items()]
-    unit = " or ".join(dict.fromkeys(units.values()))
-    return table([f"HD95, {unit}", *named(classes), "missed, by seed"], body)
+    return table([f"HD95, {' or '.join(units)}", *named(classes), "missed, by seed"], body)
 
 
 def _classes(rows: Rows) -> list[str]:

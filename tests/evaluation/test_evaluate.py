@@ -441,3 +441,25 @@ def test_more_cases_than_workers_can_take(outcomes):
             assert future.result().rows == score_case(outcomes.path, name, cases[name].prediction, Rules()).rows
         assert list(Path(scorers._folder.name).iterdir()) == []
     assert not Path(scorers._folder.name).exists()
+
+
+@pytest.mark.parametrize(("precision", "whole"), [("fp32", True), ("bf16", False)])
+def test_fp32_is_not_rounded_to_tf32_whatever_was_switched_on_before(outcome_run, monkeypatch, precision, whole):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    former = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    seen = []
+    predictor = Predictor("cpu", precision, None)
+    predictor.load(outcome_run, "last")
+
+    def note(*_):
+        seen.append((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
+
+    predictor._network.register_forward_pre_hook(note)
+    try:
+        for _ in predictor.predict([np.zeros((2, 1, 8, 8), dtype=np.float32)]):
+            pass
+        assert seen == [(False, "highest") if whole else (True, "high")]
+        assert (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (True, "high")
+    finally:
+        torch.set_float32_matmul_precision(former)

@@ -189,3 +189,15 @@ def test_a_run_that_is_not_finished_is_told(tmp_path, caplog):
 def test_names_that_begin_like_an_option_do_not_break_a_line_of_latex():
     rows = [line for line in to_latex([Table(title="t", header=("a",), rows=[("[x]",), ("*y",)])]).splitlines()]
     assert [line.strip() for line in rows if line.endswith(r"\\")] == [r"a \\", r"{}[x] \\", r"{}*y \\"]
+
+
+def test_differences_say_where_the_seeds_are_not_the_same(tmp_path):
+    store = make_store(tmp_path / "store", CASES)
+    runs = [
+        make_run(tmp_path / f"{method}-{seed}", store, size=(9, 9), method=method, seed=seed)
+        for method, seed in (("baseline", 1), ("baseline", 2), ("adawac", 1), ("adawac", 2))
+    ]
+    *_, whole = to_tables(evaluate(runs, workers=0, gallery=0))
+    assert [note for note in whole.notes if "seeds" in note] == []
+    *_, part = to_tables(evaluate(runs[:3], workers=0, gallery=0))
+    assert part.notes[-1].startswith("Not the same seeds (baseline: 1, 2; adawac: 1): the difference is one of seeds")

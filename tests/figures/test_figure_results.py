@@ -206,6 +206,16 @@ def test_scores_of_two_data_sets_are_not_drawn_as_if_patients_were_the_same(runs
         compose("scores", [one, two])
 
 
+def test_distances_in_two_units_are_not_drawn_on_one_axis(runs: list[Run], tmp_path) -> None:
+    one, two = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
+    scores = [replace(score, unit="voxel") if score.unit else score for score in two.scores("test-strict")]
+    write_scores(two.folder, "test-strict", scores)
+    with pytest.raises(
+        ConfigError, match=r"distances have one unit, but those of .*one are in mm and those of .*two in vo"
+    ):
+        compose("scores", [one, two])
+
+
 def test_boxes_reach_from_quartile_to_quartile(runs: list[Run], tmp_path) -> None:
     run = copied(runs[0], tmp_path / "run")
     values = np.linspace(0.1, 0.9, 9)

@@ -29,8 +29,15 @@ def same(first, second):
 # -- the original's checkpoints ----------------------------------------------------------------------------------------
 
 
-def test_a_full_size_checkpoint_loads_strictly_and_round_trips(golden, tmp_path):
-    lines = (golden / "transunet_checkpoint_keys.txt").read_text().splitlines()
+KEYS = Path(__file__).parents[1] / "fixtures" / "transunet_checkpoint_keys.txt"
+
+
+def test_the_names_are_those_of_the_golden_checkpoint(golden):
+    assert KEYS.read_text() == (golden / KEYS.name).read_text()
+
+
+def test_a_full_size_checkpoint_loads_strictly_and_round_trips(tmp_path):
+    lines = KEYS.read_text().splitlines()
     generator = torch.Generator().manual_seed(0)
     state = {}
     for line in lines:

@@ -116,6 +116,20 @@ def test_scores_side_by_side(folders: list[Path], report: Report):
     assert difference["patients"] == 3
 
 
+def test_distances_in_two_units_are_not_compared(tmp_path: Path):
+    folders = [example_run(tmp_path / name, slices=6, method=name).folder for name in ("one", "two", "three")]
+    scores = [replace(one, unit="voxel") if one.unit else one for one in Run(folders[1]).scores("test-strict")]
+    with RunWriter(folders[1], resume=True) as writer:
+        writer.write_scores("test-strict", scores)
+    tables = collect(folders).data["scores"]
+    assert [(one["metric"], one["unit"], one["runs"]) for one in tables] == [
+        ("dice", "", [0, 1, 2]),
+        ("hd95", "mm", [0, 2]),
+        ("hd95", "voxel", [1]),
+    ]
+    assert [len(one["rows"][0]["differences"]) for one in tables] == [2, 1, 0]
+
+
 def test_evaluations_with_the_same_numbers_share_a_table(tmp_path: Path):
     folders = []
     for name, changed in (("one", 0.0), ("two", 0.25)):

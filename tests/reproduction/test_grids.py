@@ -127,12 +127,23 @@ def test_the_numbers_are_those_of_the_paper(number):
         ({"columns": {"DSC": {"metric": "dise"}}, "paper": {}}, "columns.DSC: expected {metric: dice or hd95"),
         ({"convention": "lax"}, "convention: expected one of strict, adawac"),
         ({"exceptions": [{"when": {}}]}, "exceptions.0: expected {when"),
+        (
+            {"exceptions": [{"when": {"metod": "adawac"}, "set": {}}]},
+            "exceptions.0.when: expected an axis of the grid, but",
+        ),
+        (
+            {"exceptions": [{"when": {"method": "AdaWAC"}, "set": {}}]},
+            "exceptions.0.when.method: expected a name on that",
+        ),
         ({"figures": ["weights"]}, "figures.0: expected {draw"),
         ({"paper": {"adawak": [1, 2, 3]}}, "but paper has 'adawak'"),
         ({"paper": {"adawac": [1, 2]}}, "Expected 3 numbers, one for each column, for 'adawac'"),
         ({"paper": {"adawac": [1, 2, "80 +- 1"]}}, "Write it like 76.66 ± 0.88"),
         ({"settings": {"epochs": 0}}, "epochs: expected a whole number ≥ 1"),
         ({"axes": {"subset": ["half"]}, "paper": {}}, "data.subset: expected one of full"),
+        ({"settings": {"seed": 3}}, "seed, which the list of seeds in the grid's file decides"),
+        ({"axes": {"seed": [1, 2]}, "paper": {}}, "seed, which the list of seeds in the grid's file decides"),
+        ({"exceptions": [{"when": {}, "set": {"data": {"store": "x"}}}]}, "data.store, which the option --data"),
         ({"recipe": "synapse-unett"}, "Near names: 'synapse-unet'"),
         ({"recipe": {"official": "synapse-unet"}}, "Expected a recipe for the preset 'paper'"),
     ],
@@ -164,7 +175,7 @@ def test_axes_are_settings_options_or_names(tmp_path):
         "size": {"small": {"epochs": 2}, "large": {"epochs": 4, "data.batch_size": 6}},
     }
     _, grid = load_grid(write_grid(tmp_path / "grid.yaml", axes=axes, paper={}))
-    rows = grid.rows(last={"seed": 5})
+    rows = grid.rows(last={"forward": "separate"})
     assert [row.labels for row in rows][:2] == [
         {"optim.lr": "0.1", "method.options.eta_beta": "1.0", "size": "small"},
         {"optim.lr": "0.1", "method.options.eta_beta": "1.0", "size": "large"},
@@ -175,7 +186,7 @@ def test_axes_are_settings_options_or_names(tmp_path):
         (0.2, 2, 12),
         (0.2, 4, 6),
     ]
-    assert all(row.config.method.options == {"eta_beta": 1.0} and row.config.seed == 5 for row in rows)
+    assert all(row.config.method.options == {"eta_beta": 1.0} and row.config.forward == "separate" for row in rows)
 
 
 def test_the_grid_of_the_documentation_can_be_read(tmp_path):
@@ -193,3 +204,30 @@ def test_null_takes_an_option_of_the_recipe_away(tmp_path):
     _, grid = load_grid(path)
     assert grid.rows()[0].config.model.options == {}
     assert "synapse-transunet" in recipe_names()
+
+
+def test_what_all_rows_share_may_be_changed_and_what_tells_them_apart_not(tmp_path):
+    axes = {"size": {"small": {"model": {"name": "unet"}, "epochs": 2}, "large": {"epochs": 4}}, "optim.lr": [0.1, 0.2]}
+    exceptions = [{"when": {"size": "large"}, "set": {"data.batch_size": 6}}]
+    _, grid = load_grid(write_grid(tmp_path / "grid.yaml", axes=axes, exceptions=exceptions, paper={}))
+    grid.check_changes({"optim": {"momentum": 0.5}, "model.options": {"x": 1}, "method.preset": "official"})
+    for path in ("model.name", "epochs", "optim.lr", "data.batch_size"):
+        with pytest.raises(ConfigError, match=f"all rows share .* got {path}, which .* Leave it out, or write a grid"):
+            grid.check_changes({"forward": "joint", path: 1})
+    recipe = {"paper": "synapse-unet", "official": "synapse-unet-official"}
+    _, grid = load_grid(write_grid(tmp_path / "grid.yaml", recipe=recipe))  # the other preset has another recipe
+    with pytest.raises(ConfigError, match=r"method.preset, which the recipe of each preset .* choose with --preset"):
+        grid.check_changes({"method.preset": "official"})
+
+
+def test_presets_are_chosen_where_the_grid_has_them(tmp_path):
+    axes = {"method": ["adawac"], "preset": ["paper", "official"]}
+    paper = {"adawac": {"paper": [1, 2, 3], "official": [4, 5, 6]}}
+    _, grid = load_grid(write_grid(tmp_path / "grid.yaml", axes=axes, paper=paper))
+    (row,) = grid.with_presets(("official",)).rows()
+    assert list(row.labels) == ["method", "preset"]
+    assert [one.mean for one in grid.printed(row).values()] == [4, 5, 6]
+    by_name = {"kind": {"text": {"method.preset": "paper"}, "code": {"method.preset": "official"}}}
+    _, grid = load_grid(write_grid(tmp_path / "grid.yaml", axes=by_name, paper={}))
+    with pytest.raises(ConfigError, match=r"the axis kind sets it\. Leave --preset out"):
+        grid.with_presets(("official",))

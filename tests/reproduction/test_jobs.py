@@ -29,15 +29,18 @@ def test_names_are_readable_and_follow_from_what_decides_the_result(plan, small_
     assert first.folder == tmp_path / "runs" / first.name
     names = [job.name for job in plan()]
     assert names == [first.name, second.name]
-    free = {"hardware.devices": 2, "data.workers": 0, "checkpoint_every": 3, "track": ["csv"], "hardware.compile": True}
+    free = {"data.workers": 0, "checkpoint_every": 3, "track": ["csv"], "hardware.compile": True}
     assert [job.name for job in plan(last=free)] == names
     for decisive in (
         {"epochs": 2},
         {"optim.lr": 0.5},
         {"method.options.lambda_ac": 3.0},
         {"hardware.precision": "bf16"},
+        {"hardware.devices": 2},  # BatchNorm sees half of a batch
     ):
         assert set(names).isdisjoint(job.name for job in plan(last=decisive))
+    synced = [[job.name for job in plan(last={"hardware.sync_batchnorm": True, "hardware.devices": n})] for n in (1, 2)]
+    assert synced[0] == synced[1]
     moved = shutil.copytree(small_store, tmp_path / "moved")
     assert [job.name for job in plan(store=moved)] == names
     info = json.loads((moved / "store.json").read_text())
@@ -46,8 +49,8 @@ def test_names_are_readable_and_follow_from_what_decides_the_result(plan, small_
 
 
 def test_rows_of_the_same_configuration_share_a_job(plan):
-    first, second = plan(axes={"name": {"a": {"seed": 3}, "b": {"seed": 4}}}, paper={})
-    assert first.name == second.name  # the seed is the grid's
+    first, second = plan(axes={"name": {"a": {"epochs": 3}, "b": {"epochs": 3}}}, paper={})
+    assert first.name == second.name
 
 
 def test_states(plan):

@@ -204,6 +204,13 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path, small_store, capsys):
             "absent.npz does not exist",
         ),
         (["table-1", "--quick", "--out", "OUT", "--set", "method.options.eta_betta=1"], "Near names: 'eta_beta'"),
+        (["table-1", "--quick", "--out", "OUT", "--set", "method.name=pair"], "method.name, which the axis method"),
+        (["table-1", "--quick", "--out", "OUT", "--set", "method={name: pair}"], "method.name, which the axis method"),
+        (["table-1", "--quick", "--out", "OUT", "--set", "data.subset=full"], "data.subset, which the axis subset"),
+        (["table-2", "--quick", "--out", "OUT", "--set", "method.preset=official"], "or choose with --preset"),
+        (["table-4", "--quick", "--out", "OUT", "--set", "method.options.eta_beta=2"], "eta_beta, which an exception"),
+        (["figure-1", "--quick", "--out", "OUT", "--set", "seed=3"], "seed, which the list of seeds in the grid's"),
+        (["figure-1", "--quick", "--out", "OUT", "--set", "data.store=x"], "data.store, which the option --data"),
         (["table-1", "--quick"], "Give --out"),
         ([], "See `adawac reproduce --list`"),
         (["table-1", "--quick", "--out", "OUT", "--jobs", "0"], "at least 1 job at a time"),
@@ -235,6 +242,16 @@ def test_weights_that_cannot_be_had_are_one_message_before_any_run(tmp_path, sma
     told = capsys.readouterr().err
     assert told.count("Expected to download") == 1
     assert "started" not in told
+    assert not (tmp_path / "out" / "logs").exists()
+
+
+def test_a_method_that_is_not_there_is_one_message_before_any_run(tmp_path, small_store, capsys):
+    path = write_grid(tmp_path / "grid.yaml", axes={"method": ["baseline", "adawak"]}, paper={})
+    assert command(["reproduce", str(path), "--data", str(small_store), "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert "'adawak'" in told
+    assert "Near names: 'adawac'" in told
+    assert "runs, 0 of them done" not in told
     assert not (tmp_path / "out" / "logs").exists()
 
 

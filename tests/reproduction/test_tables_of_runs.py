@@ -24,12 +24,20 @@ from adawac.runs import RunWriter, Score, write_scores
 CLASSES = ("liver", "spleen", "aorta")
 
 
-def scores_of(values) -> list[Score]:
-    """Return Dice scores of an array (cases, classes), and HD95 of ten times that."""
+def scores_of(values, unit="") -> list[Score]:
+    """Return Dice scores of an array (cases, classes), and HD95 of ten times that, in a unit."""
     return [
-        Score(patient=str(case), case=str(case), label=label + 1, class_name=CLASSES[label], metric=metric, value=value)
+        Score(
+            patient=str(case),
+            case=str(case),
+            label=label + 1,
+            class_name=CLASSES[label],
+            metric=metric,
+            value=value,
+            unit=own,
+        )
         for (case, label), dice in np.ndenumerate(values)
-        for metric, value in (("dice", float(dice)), ("hd95", 10 * float(dice)))
+        for metric, value, own in (("dice", float(dice), ""), ("hd95", 10 * float(dice), unit))
     ]
 
 
@@ -64,7 +72,7 @@ def test_one_seed_has_no_spread_and_none_no_mean():
 def compared(tmp_path, small_store):
     """Return a function that makes finished runs of a grid with given Dice, and compares them."""
 
-    def build(dice: dict[tuple[str, int], float], **changes):
+    def build(dice: dict[tuple[str, int], float], unit="", **changes):
         name, grid = load_grid(write_grid(tmp_path / "grid.yaml", **changes))
         planned = make_jobs(grid.rows(), grid.seeds, small_store, tmp_path / "out", grid.convention)
         for row, jobs in planned:
@@ -73,7 +81,7 @@ def compared(tmp_path, small_store):
                 if value is not None and not job.folder.exists():
                     with RunWriter(job.folder, job.config, epochs=1):
                         pass
-                    write_scores(job.folder, job.evaluation, scores_of(np.full((2, 3), value)))
+                    write_scores(job.folder, job.evaluation, scores_of(np.full((2, 3), value), unit))
         return compare(name, grid, planned)
 
     return build
@@ -99,6 +107,44 @@ def test_cells_have_paper_ours_and_difference(compared):
     assert rows[1] == ("baseline", "ours", "71.00 ± 1.41", "7.10 ± 0.14", "71.00 ± 1.41")
     assert rows[2] == ("baseline", "difference", "+0.50", "-12.90", "-19.00")
     assert rows[3][-1] == "–"
+
+
+def test_a_mean_of_some_seeds_says_so_everywhere(compared, tmp_path):
+    dice = {
+        ("baseline", 1): 0.70,
+        ("baseline", 2): 0.72,
+        ("baseline", 3): 0.74,
+        ("adawac", 1): 0.8,
+        ("adawac", 3): 0.82,
+    }
+    comparison = compared(dice, seeds=[1, 2, 3])
+    assert (comparison.partial, comparison.missing) == (3, 0)
+    numbers, order = to_tables(comparison, quick=False)
+    assert numbers.rows[1][2] == "72.00 ± 2.00"
+    assert numbers.rows[4][2:] == tuple(
+        f"{cell} (2 of 3 seeds)" for cell in ("81.00 ± 1.41", "8.10 ± 0.14", "81.00 ± 1.41")
+    )
+    assert any(note.startswith("3 cells are means of some seeds only") for note in numbers.notes)
+    assert order.rows[0][-1] == "yes, with some seeds only of adawac"
+    told = to_dict(comparison, quick=False, failures={})
+    assert told["partial"] == 3
+    assert [row["cells"][0]["ours"]["seeds"] for row in told["rows"]] == [3, 2]
+    assert [row["cells"][0]["ours"]["planned_seeds"] for row in told["rows"]] == [3, 3]
+    assert told["orderings"][0]["partial"] == ["adawac"]
+    for path in write_comparison(comparison, tmp_path / "t", quick=False, failures={}):
+        if path.suffix != ".json":
+            assert path.read_text(encoding="utf-8").count("(2 of 3 seeds)") == 3
+    whole = compared({**dice, ("adawac", 2): 0.81}, seeds=[1, 2, 3])
+    assert whole.partial == 0
+    assert all("seeds)" not in cell for row in to_tables(whole, quick=False)[0].rows for cell in row)
+
+
+@pytest.mark.parametrize(("unit", "shown"), [("voxel", "HD95, voxels"), ("mm", "HD95, mm"), ("", "HD95, mm")])
+def test_the_unit_of_distances_is_the_one_they_were_measured_in(compared, unit, shown):
+    comparison = compared({("baseline", 1): 0.7}, convention="strict", unit=unit)
+    numbers, _ = to_tables(comparison, quick=False)
+    assert numbers.header[3] == shown
+    assert to_dict(comparison, quick=False, failures={})["unit"] == (unit or None)
 
 
 def test_missing_runs_are_missing_cells(compared):

@@ -33,7 +33,7 @@ def reproduce(
     ] = None,
     changes: Annotated[
         tuple[str, ...],
-        Parameter(name="--set", help="Any setting of all runs, as path=value; may be repeated.", show_default=False),
+        Parameter(name="--set", help="A setting of all runs, as path=value; may be repeated.", show_default=False),
     ] = (),
     quick: Annotated[
         bool, Parameter(help="The same grid on the phantom, small: not the paper's numbers.", show_default=False)

@@ -17,6 +17,7 @@ __all__ = [
     "SUBSETS",
     "check_leaks",
     "fold_split",
+    "labelled",
     "list_split",
     "resolve_split",
     "stratified_folds",
@@ -76,7 +77,7 @@ def subset_mask(table: SampleTable, subset: str = "full", seed: int = 0) -> npt.
 
 def _half_of_patients(table: SampleTable, seed: int) -> npt.NDArray[np.bool_]:
     dataset = table.id[0].split("/")[0] if len(table) else ""
-    listed = np.isin(table.case, _HALF_VOL.get(dataset, ()))
+    listed = np.isin(table.case, _HALF_VOL.get(dataset.lower(), ()))
     if listed.any():
         return listed
     patients = np.unique(table.patient)
@@ -119,7 +120,7 @@ def fold_split(table: SampleTable, fold: int, count: int, seed: int = 0) -> Arra
     if not 0 <= fold < count:
         raise ConfigError(f"Expected a fold from 0 to {count - 1}, but got {fold}. Folds count from 0.")
     test = table.split == "test"
-    dealt = ~test & _labelled(table)
+    dealt = ~test & labelled(table)
     folds = stratified_folds(table.patient[dealt], table.group[dealt], count, seed)
     held_out = np.array([folds.get(one) == fold for one in table.patient.tolist()])
     return np.where(test, "test", np.where(~dealt, "", np.where(held_out, "val", "train")))
@@ -128,16 +129,16 @@ def fold_split(table: SampleTable, fold: int, count: int, seed: int = 0) -> Arra
 def stratified_split(table: SampleTable, seed: int = 0, shares: Mapping[str, float] | None = None) -> Array:
     """Return a split column drawn afresh by patient, each group divided by `shares` (70 / 10 / 20 % by default).
 
-    It stands beside the paper's ACDC split, whose test set is one pathology that training never sees. Without groups,
-    three patients are enough: each side has one at least. Samples without a label are in no split.
+    It stands beside the paper's ACDC split, whose test set is, as far as is known, one pathology that training never
+    sees. Without groups, three patients are enough: each side has one at least. Samples without a label are in none.
     """
     shares = dict(shares or {"train": 0.7, "val": 0.1, "test": 0.2})
     if set(shares) - set(SPLITS) or min(shares.values()) <= 0 or not np.isclose(sum(shares.values()), 1.0):
         raise ConfigError(f"Expected shares of {', '.join(SPLITS)} that sum to 1, but got {shares}. Correct them.")
     names, edges = list(shares), np.cumsum(list(shares.values()))[:-1]
     side_of: dict[str, str] = {}
-    labelled = _labelled(table)
-    groups = _shuffled_groups(table.patient[labelled], table.group[labelled], seed)
+    dealt = labelled(table)
+    groups = _shuffled_groups(table.patient[dealt], table.group[dealt], seed)
     for members in groups:
         places = (np.arange(len(members)) + 0.5) / len(members)
         side_of |= {one: names[side] for one, side in zip(members, np.searchsorted(edges, places), strict=True)}
@@ -151,10 +152,10 @@ def stratified_split(table: SampleTable, seed: int = 0, shares: Mapping[str, flo
             f"{f' in {len(groups)} groups' if grouped else ''} leave none for {missing[0]}. "
             f"Use folds (fold:0/{max(2, len(side_of))}) or lists{', or no groups' if grouped else ''}."
         )
-    return np.where(labelled, np.array([side_of.get(one, "") for one in table.patient.tolist()]), "")
+    return np.where(dealt, np.array([side_of.get(one, "") for one in table.patient.tolist()]), "")
 
 
-def _labelled(table: SampleTable) -> npt.NDArray[np.bool_]:
+def labelled(table: SampleTable) -> npt.NDArray[np.bool_]:
     """Say which samples have a label: the others can neither train nor be scored."""
     return np.asarray(~np.isnan(table.fraction).any(axis=1))
 

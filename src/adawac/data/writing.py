@@ -122,7 +122,7 @@ def _arrays(native: Case, case: Case, preprocessing: Preprocessing) -> dict[str,
 
 
 def _resize(samples: Array, size: tuple[int, int]) -> Array:
-    """Resize as the paper does: corner-aligned, cubic for images and nearest for labels."""
+    """Resize as the released code does: corner-aligned, cubic for images and nearest for labels."""
     from scipy.ndimage import zoom
 
     factors = (1,) * (samples.ndim - 3) + (size[0] / samples.shape[-2], size[1] / samples.shape[-1])

@@ -20,6 +20,7 @@ __all__ = [
     "check_units",
     "compare",
     "differently_tested",
+    "known_seeds",
     "over_seeds",
     "repeated_seeds",
     "to_dict",
@@ -149,11 +150,11 @@ def check_units(units: Mapping[str, str]) -> None:
     Args:
         units: The unit of each run's distances, by the run's folder.
     """
-    first, *others = units.items()
-    for run, unit in others:
-        if unit != first[1]:
+    first, usual = next(iter(units.items()), ("", ""))
+    for run, unit in units.items():
+        if unit != usual:
             raise ConfigError(
-                f"Expected runs whose distances have one unit, but those of {first[0]} are in {first[1]} and those of "
+                f"Expected runs whose distances have one unit, but those of {first} are in {usual} and those of "
                 f"{run} in {unit}, as a rule because a store has lost its voxel size. Measure all in voxels "
                 "(--spacing voxel), or evaluate these runs one at a time."
             )
@@ -168,11 +169,15 @@ def differently_tested(evaluations: Sequence[Evaluation]) -> list[str]:
     return [name for name, cases in tested.items() if len(cases) > 1]
 
 
+def known_seeds(evaluations: Sequence[Evaluation]) -> dict[str, list[int]]:
+    """Return the seeds of each configuration's runs, as far as these say: other loops may note none."""
+    seeds = {name: [one.run.settings.get("seed") for one in own] for name, own in by_configuration(evaluations).items()}
+    return {name: [one for one in own if one is not None] for name, own in seeds.items()}
+
+
 def repeated_seeds(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the configurations of which several runs have the same seed, as a copied run has: these count twice."""
-    seeds = {name: [one.run.settings.get("seed") for one in own] for name, own in by_configuration(evaluations).items()}
-    known = {name: [one for one in own if one is not None] for name, own in seeds.items()}  # other loops may note none
-    return [name for name, own in known.items() if len(set(own)) < len(own)]
+    return [name for name, own in known_seeds(evaluations).items() if len(set(own)) < len(own)]
 
 
 def _patients(evaluations: Sequence[Evaluation], metric: str, label: int | None) -> dict[str, float]:

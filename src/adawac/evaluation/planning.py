@@ -23,11 +23,12 @@ from adawac.metrics.checks import checked_tolerance
 from adawac.runs import Run, read_state
 from adawac.runs.layout import checkpoint_path
 
-__all__ = ["Plan", "checked_metrics", "plan_run"]
+__all__ = ["IN_VOXELS", "Plan", "check_sliced", "checked_metrics", "plan_run"]
 
 log = logging.getLogger(__name__)
 
-_IN_VOXELS = ("adawac", "transunet")  # conventions of tables that were measured without a spacing
+IN_VOXELS = ("adawac", "transunet")
+"""Conventions of tables that were measured without a spacing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -198,10 +199,7 @@ def _check_fits(run: Run, store: Store) -> None:
                 f"Expected the {what} of {run.folder}, {', '.join(own)}, but {store.path} has {', '.join(there)}. "
                 "Give the store that the run was trained on, or one prepared alike."
             )
-    if store.preprocessing.unit != "slice":
-        raise DataError(
-            f"Expected a store of slices, but the samples of {store.path} are whole volumes. Prepare it as slices."
-        )
+    check_sliced(store)
     now, then = store.preprocessing.to_dict(), dict(run.data.get("preprocessing") or {})
     changed = [name for name, value in then.items() if name != "size" and now.get(name) != value]
     if changed:
@@ -210,6 +208,14 @@ def _check_fits(run: Run, store: Store) -> None:
             store.path,
             run.folder,
             ", ".join(f"{name} {now.get(name)} instead of {then[name]}" for name in changed),
+        )
+
+
+def check_sliced(store: Store) -> None:
+    """Refuse a store of whole volumes: networks are evaluated slice by slice."""
+    if store.preprocessing.unit != "slice":
+        raise DataError(
+            f"Expected a store of slices, but the samples of {store.path} are whole volumes. Prepare it as slices."
         )
 
 
@@ -259,4 +265,4 @@ def _unit(store: Store, cases: Sequence[str], given: Unit | None, convention: st
             f"Expected cases with a voxel size to measure in mm, but {lost[0]} and {len(lost) - 1} others of "
             f"{store.path} have lost it. Measure in voxels, or prepare the original files."
         )
-    return given or ("voxel" if lost or convention in _IN_VOXELS else "mm")
+    return given or ("voxel" if lost or convention in IN_VOXELS else "mm")

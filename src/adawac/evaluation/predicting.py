@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any, Literal
 
@@ -68,13 +68,27 @@ class Predictor:
             self._network, stacks, self._size, device=self.device, batch_size=self._batch_size, resize=self._resize
         )
         try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half), _float32(whole=not self._half):
                 yield from labels
         except torch.OutOfMemoryError as error:
             raise RunError(
                 f"Expected {self._batch_size} slices to fit into the device's memory, but they did not "
                 f"({str(error).splitlines()[0]}). Give a smaller --batch-size."
             ) from error
+
+
+@contextmanager
+def _float32(whole: bool) -> Iterator[None]:
+    """Let a GPU compute float32 as such: cuDNN rounds to TF32, unless somebody switched that off, as training does."""
+    convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    if whole:
+        torch.backends.cudnn.allow_tf32 = False
+        torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(products)
 
 
 def _device(name: str) -> torch.device:

@@ -4,7 +4,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from adawac.evaluation.comparison import by_configuration, compare, differently_tested, over_seeds, repeated_seeds
+from adawac.evaluation.comparison import (
+    by_configuration,
+    compare,
+    differently_tested,
+    known_seeds,
+    over_seeds,
+    repeated_seeds,
+)
 from adawac.evaluation.records import Evaluation
 from adawac.evaluation.scoring import Unit
 
@@ -171,7 +178,7 @@ def _notes_of_several(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
 
 
 def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[Table]:
-    found = compare(evaluations)
+    found, seeds = compare(evaluations), known_seeds(evaluations)
     unit = evaluations[0].unit
     for first, second in dict.fromkeys((one.first, one.second) for one in found):
         rows = []
@@ -191,8 +198,18 @@ def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[Table]:
             title=f"{second} minus {first}",
             header=("metric", "class", "difference", "95 % interval", "p", "patients"),
             rows=rows,
-            notes=("By patient; p of a two-sided sign-flip permutation test, not corrected for the number of rows.",),
+            notes=(
+                "By patient; p of a two-sided sign-flip permutation test, not corrected for the number of rows.",
+                *_other_seeds({name: seeds[name] for name in (first, second)}),
+            ),
         )
+
+
+def _other_seeds(seeds: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Say where two configurations were not run with the same seeds, so that these are part of the difference."""
+    if len({frozenset(own) for own in seeds.values()}) > 1 and all(seeds.values()):
+        told = "; ".join(f"{name}: {', '.join(map(str, sorted(set(own))))}" for name, own in seeds.items())
+        yield f"Not the same seeds ({told}): the difference is one of seeds, too. Compare runs of the same ones."
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adawac.errors import ConfigError, RunError
+from adawac.evaluation.comparison import check_units
 from adawac.evaluation.statistics import by_patient
 from adawac.figures.names import numbered, plain, run_labels
 from adawac.figures.panels import legend_below, new_figure, say, set_title
@@ -40,6 +41,7 @@ def scores(runs: Sequence[Run], style: Style, *, evaluation: str | None = None) 
     name, runs = with_results(runs, "scores", evaluation)
     found = [run.scores(name) for run in runs]
     _check_datasets(found)
+    check_units({str(run.folder): one.unit for run, own in zip(runs, found, strict=True) for one in own if one.unit})
     metrics = [one for one in _METRICS if any(score.metric == one for all_of in found for score in all_of)]
     if not metrics:
         raise RunError(

@@ -16,7 +16,7 @@ def compare_scores(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[int,
 
     Evaluations that give the same numbers throughout, as two conventions often do, share a table. The first run that
     has an evaluation is the one that the others are compared with. Data sets have tables of their own: patients of
-    two may have the same name, and a label may be another class.
+    two may have the same name, and a label may be another class. So have distances in mm and in voxels.
     """
     from adawac.evaluation.statistics import OUTCOMES
 
@@ -25,7 +25,8 @@ def compare_scores(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[int,
     for key in dict.fromkeys(one for own in read for one in own):
         there = {place: own[key] for place, own in enumerate(read) if key in own}
         metrics = dict.fromkeys(one.metric for scores in there.values() for one in scores if one.metric not in OUTCOMES)
-        tables += [_table(*key, metric, there) for metric in metrics]
+        for metric in metrics:
+            tables += [_table(*key, metric, unit, own) for unit, own in _by_unit(metric, there).items()]
     return _merge(tables), faults
 
 
@@ -45,7 +46,16 @@ def _read(runs: Sequence[Run]) -> tuple[list[dict[tuple[str, str], list[Score]]]
     return read, faults
 
 
-def _table(evaluation: str, dataset: str, metric: str, there: dict[int, list[Score]]) -> dict[str, Any]:
+def _by_unit(metric: str, there: dict[int, list[Score]]) -> dict[str, dict[int, list[Score]]]:
+    """Return the runs that have a metric, by what it is measured in."""
+    found: dict[str, dict[int, list[Score]]] = {}
+    for place, scores in there.items():
+        for unit in dict.fromkeys(one.unit for one in scores if one.metric == metric):
+            found.setdefault(unit, {})[place] = scores
+    return found
+
+
+def _table(evaluation: str, dataset: str, metric: str, unit: str, there: dict[int, list[Score]]) -> dict[str, Any]:
     from adawac.evaluation.statistics import HIGHER_IS_BETTER
 
     classes: dict[tuple[int | None, str], None] = {(None, "mean of the classes"): None}
@@ -57,7 +67,7 @@ def _table(evaluation: str, dataset: str, metric: str, there: dict[int, list[Sco
         "evaluation": evaluation,
         "dataset": dataset,
         "metric": metric,
-        "unit": next((one.unit for scores in there.values() for one in scores if one.metric == metric), ""),
+        "unit": unit,
         "higher_is_better": metric in HIGHER_IS_BETTER,
         "split": first.split,
         "convention": first.convention,

@@ -22,6 +22,8 @@ _FOLDER = Path(__file__).parent / "paper"
 _ENDINGS = (".yaml", ".yml")
 # Axes that are called shorter than the settings they change.
 _SHORT = {"method": "method.name", "preset": "method.preset", "subset": "data.subset", "model": "model.name"}
+# What a grid decides for its runs by itself: a setting of that name would change nothing.
+_GIVEN = {"seed": "the list of seeds in the grid's file", "data.store": "the option --data"}
 _NUMBER = re.compile(r"(?P<mean>-?\d+(\.\d+)?)\s*(±\s*(?P<std>\d+(\.\d+)?))?")
 
 
@@ -105,6 +107,8 @@ class Grid(Config):
         for place, one in enumerate(self.exceptions):
             if not isinstance(one, dict) or set(one) != {"when", "set"} or not _are_mappings(one.values()):
                 yield f"exceptions.{place}", f"expected {{when: {{…}}, set: {{…}}}}, but got {one!r}."
+            else:
+                yield from self._exception_problems(f"exceptions.{place}.when", one["when"])
         for place, one in enumerate(self.figures):
             if not isinstance(one, dict) or "draw" not in one or set(one) - {"draw", "options", "width"}:
                 yield f"figures.{place}", f"expected {{draw: NAME, options: {{…}}, width: text}}, but got {one!r}."
@@ -121,6 +125,17 @@ class Grid(Config):
         if len(set(names)) < len(names):
             yield f"axes.{axis}", f"expected each value once, but got {values!r}."
 
+    def _exception_problems(self, where: str, when: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield what lets an exception hold nowhere; a preset may come by --preset."""
+        for axis, label in when.items():
+            values = self.axes.get(axis)
+            names = [str(one) for one in values] if isinstance(values, list | dict) else []
+            if axis not in (*self.axes, "preset"):
+                yield where, f"expected an axis of the grid, but got {axis!r}. Near names: {near(axis, self.axes)}."
+            elif axis != "preset" and str(label) not in names:
+                told = f"expected a name on that axis, but got {label!r}. Near names: {near(str(label), names)}."
+                yield f"{where}.{axis}", told
+
     @cached_property
     def named_columns(self) -> tuple[Column, ...]:
         """The columns in their order."""
@@ -135,6 +150,29 @@ class Grid(Config):
             Drawing(name=one["draw"], options=one.get("options") or {}, width=one.get("width", "column"))
             for one in self.figures
         )
+
+    @cached_property
+    def telling(self) -> dict[str, str]:
+        """The settings that tell rows apart, by their dotted path, and what sets each."""
+        found: dict[str, str] = {}
+        for axis, values in self.axes.items():
+            for _, own in _choices(axis, values):
+                found |= dict.fromkeys(_paths(own), f"the axis {axis}")
+        for one in self.exceptions:
+            found |= dict.fromkeys(_paths(one["set"]), "an exception")
+        return found
+
+    def check_changes(self, changes: Mapping[str, Any]) -> None:
+        """Refuse to change in all runs what tells rows apart: names would stand beside the runs of others."""
+        decided = {"method.preset": "the recipe of each preset"} if isinstance(self.recipe, dict) else {}
+        decided |= self.telling | _GIVEN
+        for path in _paths(changes):
+            if path in decided:
+                other = "choose with --preset" if path == "method.preset" else "write a grid of your own"
+                raise ConfigError(
+                    f"Expected settings that all rows share (--set), but got {path}, which {decided[path]} decides: a "
+                    f"row would not hold what its name says. Leave it out, or {other}."
+                )
 
     @property
     def compared(self) -> str:
@@ -180,8 +218,12 @@ class Grid(Config):
         return {name: _number(value) for name, value in zip(self.columns, found, strict=True) if value is not None}
 
     def with_presets(self, presets: tuple[str, ...]) -> "Grid":
-        """Return the grid with other presets."""
-        return replace(self, axes={"preset": list(presets), **{k: v for k, v in self.axes.items() if k != "preset"}})
+        """Return the grid with other presets, on its own axis or, without one, on a first one."""
+        if "preset" not in self.axes and "method.preset" in self.telling:
+            by = self.telling["method.preset"]
+            raise ConfigError(f"Expected a grid whose preset can be chosen, but {by} sets it. Leave --preset out.")
+        axes = self.axes if "preset" in self.axes else {"preset": [], **self.axes}
+        return replace(self, axes={**axes, "preset": list(presets)})
 
 
 def grid_names() -> dict[str, str]:
@@ -209,6 +251,11 @@ def load_grid(name: Path | str) -> tuple[str, Grid]:
     if not path.is_file():
         raise MissingFileError(f"Expected a YAML file with a grid, but {path} does not exist. Check the path.")
     grid = load(Grid, path)
+    for one in (*_paths(grid.settings), *grid.telling):
+        if one in _GIVEN:
+            raise ConfigError(
+                f"Expected settings of runs in {path}, but got {one}, which {_GIVEN[one]} decides. Leave it out."
+            )
     _check_paper(grid, path)
     return path.stem, grid
 
@@ -262,6 +309,15 @@ def _choices(axis: str, values: Any) -> list[tuple[str, dict[str, Any]]]:
     named = values if isinstance(values, dict) else {str(one): one for one in values}
     own = _setting_of(axis)
     return [(name, value if isinstance(value, dict) else {str(own): value}) for name, value in named.items()]
+
+
+def _paths(changes: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the dotted path of every single setting that is changed; a mapping changes what it names."""
+    for name, value in changes.items():
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}"
 
 
 def _setting_of(axis: str) -> str | None:

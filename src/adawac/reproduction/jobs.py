@@ -141,6 +141,9 @@ def _name(config: TrainConfig, digest: str) -> str:
         for key, value in to_dict(config).items()
         if key not in _FREE_AT_TOP
     }
+    ranks = config.hardware.devices * config.hardware.nodes
+    if ranks > 1 and not config.hardware.sync_batchnorm:
+        decisive["ranks"] = ranks  # BatchNorm sees a rank's part of the batch
     text = json.dumps([digest, decisive], sort_keys=True)
     told = config.summary
     words = [str(told[key]) for key in ("model", "subset", "method", "preset")]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adawac.evaluation.planning import IN_VOXELS
 from adawac.evaluation.tables import Table, to_latex, to_markdown
 from adawac.files import write_text
 from adawac.reproduction.jobs import Job, Outcome
@@ -88,8 +89,11 @@ def _ranks(names: Sequence[Sequence[str]]) -> str:
 
 
 def _verdict(one: Ordering) -> str:
-    told = {True: "yes", False: "no", None: "–"}[one.agrees]
-    return _shown(f"{told}, without {', '.join(one.left_out)}") if one.left_out and one.agrees is not None else told
+    if one.agrees is None:
+        return "–"
+    without = f", without {', '.join(one.left_out)}" if one.left_out else ""
+    partly = f", with some seeds only of {', '.join(one.partial)}" if one.partial else ""
+    return _shown(f"{'yes' if one.agrees else 'no'}{without}{partly}")
 
 
 def _title(comparison: Comparison, quick: bool) -> str:
@@ -107,7 +111,8 @@ def _heading(comparison: Comparison, name: str) -> str:
 
 
 def _unit(comparison: Comparison) -> str:
-    return "voxels" if comparison.grid.convention in ("adawac", "transunet") else "mm"
+    usual = "voxel" if comparison.grid.convention in IN_VOXELS else "mm"
+    return (comparison.unit or usual).replace("voxel", "voxels")
 
 
 def _notes(comparison: Comparison, quick: bool) -> tuple[str, ...]:
@@ -118,6 +123,10 @@ def _notes(comparison: Comparison, quick: bool) -> tuple[str, ...]:
     notes += [f"Paper: {grid.source}."] if grid.source else []
     notes += [grid.note] if grid.note else []
     notes += [f"{comparison.missing} cells are missing: no finished run has that number."] if comparison.missing else []
+    if comparison.partial:
+        notes.append(
+            f"{comparison.partial} cells are means of some seeds only, as they say: other runs failed, or are not done."
+        )
     return tuple(filter(None, (mark_of(comparison, quick), *(_shown(note) for note in notes))))
 
 
@@ -131,7 +140,9 @@ def _paper(cell: Cell) -> str:
 
 
 def _own(cell: Cell) -> str:
-    return _NONE if math.isnan(cell.mean) else _spread(cell.mean, cell.std)
+    if math.isnan(cell.mean):
+        return _NONE
+    return _spread(cell.mean, cell.std) + (f" ({cell.count} of {cell.seeds} seeds)" if cell.partial else "")
 
 
 def _difference(cell: Cell) -> str:
@@ -166,7 +177,7 @@ def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, Outco
             {
                 "column": cell.column,
                 "paper": None if cell.paper is None else {"mean": cell.paper.mean, "std": _plain(cell.paper.std)},
-                "ours": None if not cell.count else {"mean": cell.mean, "std": _plain(cell.std), "seeds": cell.count},
+                "ours": _plain_own(cell),
                 "difference": _plain(cell.difference),
             }
             for cell in line.cells
@@ -182,6 +193,7 @@ def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, Outco
             "kendall_tau": _plain(one.tau),
             "agrees": one.agrees,
             "left_out": list(one.left_out),
+            "partial": list(one.partial),
         }
         for one in comparison.orderings
     ]
@@ -198,10 +210,18 @@ def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, Outco
         "rows": lines,
         "orderings": orderings,
         "missing": comparison.missing,
+        "partial": comparison.partial,
+        "unit": comparison.unit or None,
         "failures": [
             {"run": job.name, "reason": outcome.reason, "log": str(job.log)} for job, outcome in failures.items()
         ],
     }
+
+
+def _plain_own(cell: Cell) -> dict[str, Any] | None:
+    """Return our number with how many seeds it is of, and of how many it was to be."""
+    numbers = {"mean": cell.mean, "std": _plain(cell.std), "seeds": cell.count, "planned_seeds": cell.seeds}
+    return numbers if cell.count else None
 
 
 def _plain(value: float) -> float | None:

@@ -11,11 +11,11 @@ from adawac.errors import MissingFileError, RunError
 from adawac.locks import FolderLock
 from adawac.reproduction.drawing import draw_figures
 from adawac.reproduction.engines import Watch, build_engine
-from adawac.reproduction.grids import Row, load_grid
+from adawac.reproduction.grids import load_grid
 from adawac.reproduction.jobs import Job, Outcome, make_jobs
 from adawac.reproduction.quick import phantom_store, quick_seeds, quick_settings
 from adawac.reproduction.rendering import write_comparison
-from adawac.reproduction.stores import checked_store, describe_store, is_papers_data, phantom_mark
+from adawac.reproduction.stores import check_scorable, checked_store, describe_store, is_papers_data, phantom_mark
 from adawac.reproduction.tables import Comparison, compare
 
 __all__ = ["Reproduction", "Silence", "reproduce"]
@@ -106,19 +106,19 @@ def reproduce(
         address: Of a Ray cluster.
         jobs: How many runs at a time; by default one for each GPU, or 1.
         presets: `paper`, `official` or both, instead of the grid's own.
-        changes: Settings of all runs, by their dotted path, above everything else.
+        changes: Settings of all runs, by their dotted path, above everything else; not those that tell rows apart.
         phantom: Take a store of the phantom for a grid of the paper, too, and mark everything as not the paper's.
         watch: Is told how runs go: an `adawac.reproduction.engines.Watch` that also has `planned(jobs, done)`.
     """
     short, grid = load_grid(name)
     grid = grid.with_presets(tuple(presets)) if presets else grid
+    grid.check_changes(changes or {})
     out = Path(out)
     rows = grid.rows(quick_settings(grid) if quick else None, changes)
     store = None if quick else checked_store(data, grid, phantom=phantom)
-    _check_methods(rows, changes or {})
     runner = build_engine(engine, address=address, at_once=jobs)
     mark, about = ("", "") if store is None else (phantom_mark(store, grid), describe_store(store, grid, rows))
-    if store is not None and about and grid.source and not is_papers_data(store, grid):
+    if store is not None and about and grid.source and not is_papers_data(store, grid, rows):
         log.warning("%s", f"{mark} {about}".strip())  # before days of training, not after
     lock = _lock(out)
     try:
@@ -127,11 +127,14 @@ def reproduce(
         planned = make_jobs(rows, seeds, place, out, grid.convention)
         unique = list({job.name: job for _, own in planned for job in own}.values())
         waiting = [job for job in unique if job.state != "done"]
+        if waiting:
+            check_scorable(Store(place), [job.config for job in waiting])
+            _check_methods(waiting)
+            _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
         watch = Silence() if watch is None else watch
         watch.planned(unique, len(unique) - len(waiting))
         noted = _Failures(watch=watch)
         if waiting:
-            _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
             runner.run(waiting, noted)
         comparison = compare(short, grid, planned, _notes(about, changes or {}), mark=mark)
         files = []
@@ -172,14 +175,11 @@ def _check_weights(jobs: Sequence[Job], here: bool) -> None:
             build(model.name, *sizes, pretrained=given, tap=model.tap, **model.options)
 
 
-def _check_methods(rows: Sequence[Row], changes: Mapping[str, Any]) -> None:
-    """Refuse options that no method knows; what comes with the package needs no check, which takes torch's import."""
-    if not any(path.startswith("method") for path in changes):
-        return
+def _check_methods(jobs: Sequence[Job]) -> None:
+    """Refuse methods that are not there, and options that none knows: the others would be trained for days first."""
     from adawac.methods import build_method
 
-    for row in rows:
-        method = row.config.method
+    for method in {str(job.config.method): job.config.method for job in jobs}.values():
         build_method(method.name, 1, method.preset, **{"trim_ratio": 0.5, **method.options})
 
 

@@ -1,16 +1,19 @@
 """The store that a grid is run on: whether it is of the grid's data set, and how it compares to what the paper had."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from adawac.config import TrainConfig
 from adawac.data.sources.acdc import CLASSES as ACDC_CLASSES
 from adawac.data.sources.synapse import CLASSES as SYNAPSE_CLASSES
+from adawac.data.splits import labelled, resolve_split, subset_mask
 from adawac.data.store import Store
 from adawac.errors import ConfigError, DataError, near
+from adawac.evaluation.planning import check_sliced
 from adawac.reproduction.grids import Grid, Row
 
-__all__ = ["checked_store", "describe_store", "is_papers_data", "phantom_mark"]
+__all__ = ["check_scorable", "checked_store", "describe_store", "is_papers_data", "phantom_mark"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +32,14 @@ class _Counts:
         )
 
 
+_NEEDED = {"train": "trained", "val": "validated", "test": "scored"}  # what runs cannot be without labelled cases
 _CLASSES = {"synapse": tuple(SYNAPSE_CLASSES), "acdc": tuple(ACDC_CLASSES)}
 # As in the files that the paper was made with; a case of ACDC is a frame.
 _PAPER = {
     "synapse": _Counts(slices=2211, cases=18, dense=1280, test=12),
     "acdc": _Counts(slices=1324, cases=140, dense=1281, test=40),
 }
+_SUBSETS = {"synapse": {"half-slice": 1111, "half-vol": 1088, "half-sparse": 1118}}  # slices of the paper's
 
 
 def checked_store(data: Path | str | None, grid: Grid, *, phantom: bool = False) -> Store:
@@ -64,6 +69,27 @@ def checked_store(data: Path | str | None, grid: Grid, *, phantom: bool = False)
     return store
 
 
+def check_scorable(store: Store, configs: Iterable[TrainConfig]) -> None:
+    """Refuse a store on which runs could be trained but not validated or scored: that would show after days only.
+
+    Args:
+        store: The store.
+        configs: Of the runs; their splits and seeds say who tests.
+    """
+    check_sliced(store)
+    for split, seed, every in dict.fromkeys((one.data.split, one.seed, one.validation.every) for one in configs):
+        table = resolve_split(store.table, split, seed)
+        for part in _NEEDED if every else ("train", "test"):
+            own = table.take(table.split == part)
+            if not labelled(own).any():
+                found = f"none of its {len(own.cases)} has a label" if len(own) else "there are none"
+                raise DataError(
+                    f"Expected labelled {part} cases in the split {split!r} of {store.path}, but {found}: no run "
+                    f"could be {_NEEDED[part]}. Prepare a store that has them, or choose another split (--set "
+                    "data.split=stratified)."
+                )
+
+
 def phantom_mark(store: Store, grid: Grid) -> str:
     """Return what must stand above numbers of the phantom in a grid of the paper; nothing for other stores."""
     drawn = store.info.get("source") == "PhantomSource" or store.dataset.startswith("phantom")
@@ -90,12 +116,33 @@ def describe_store(store: Store, grid: Grid, rows: Sequence[Row]) -> str:
         counts, paper = _count(store), _PAPER.get(grid.dataset) if grid.source else None
         beside = "." if paper is None else ", as in the paper." if counts == paper else f". The paper had {paper}."
         sentences.append(f"Data: {counts}{beside}")
+        own, theirs = _subsets(store, grid, rows)
+        if own:
+            beside = ", as in the paper." if own == theirs else f". The paper had {_listed(theirs)}."
+            sentences.append(f"Slices of the subsets: {_listed(own)}{beside}")
     return " ".join(sentences)
 
 
-def is_papers_data(store: Store, grid: Grid) -> bool:
+def is_papers_data(store: Store, grid: Grid, rows: Sequence[Row]) -> bool:
     """Tell whether a store is, as far as names and counts can say, what a grid of the paper was run on."""
-    return not _is_another(store, grid) and _count(store) == _PAPER.get(grid.dataset)
+    own, theirs = _subsets(store, grid, rows)
+    return not _is_another(store, grid) and _count(store) == _PAPER.get(grid.dataset) and own == theirs
+
+
+def _subsets(store: Store, grid: Grid, rows: Sequence[Row]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many slices the subsets of a grid of the paper have here, and how many they had there.
+
+    Slices that are counted from 1, or cases of other names, give other halves than the paper's.
+    """
+    paper = _SUBSETS.get(grid.dataset, {}) if grid.source else {}
+    seeds: dict[str, int] = {row.config.data.subset: row.config.seed for row in rows if row.config.data.subset in paper}
+    train = store.table.take(store.table.split == "train")
+    own = {subset: int(subset_mask(train, subset, seed).sum()) for subset, seed in seeds.items()}
+    return own, {subset: paper[subset] for subset in seeds}
+
+
+def _listed(subsets: dict[str, int]) -> str:
+    return ", ".join(f"{subset} {count}" for subset, count in subsets.items())
 
 
 def _is_another(store: Store, grid: Grid) -> bool:
@@ -104,10 +151,10 @@ def _is_another(store: Store, grid: Grid) -> bool:
 
 def _count(store: Store) -> _Counts:
     table = store.table
-    train = table.take(table.split == "train")
+    train, test = table.take(table.split == "train"), table.take((table.split == "test") & labelled(table))
     return _Counts(
         slices=len(train),
         cases=len(train.cases),
         dense=int((~train.label_sparse).sum()),
-        test=len(table.take(table.split == "test").cases),
+        test=len(test.cases),  # those without a label are not scored
     )

@@ -28,6 +28,7 @@ class Cell:
         paper: The paper's number; None where it has none.
         mean, std: Ours over seeds; NaN without a run, and the spread without a second one.
         count: How many seeds have a number.
+        seeds: How many were to have one.
     """
 
     column: str
@@ -35,6 +36,12 @@ class Cell:
     mean: float
     std: float
     count: int
+    seeds: int
+
+    @property
+    def partial(self) -> bool:
+        """Whether this is the mean of some seeds only: the others failed, or have not been run."""
+        return 0 < self.count < self.seeds
 
     @property
     def difference(self) -> float:
@@ -62,6 +69,7 @@ class Ordering:
             numbers of a paper, `paper` is empty.
         tau: Kendall's τ-b of the two; NaN where either has no order.
         left_out: Names that lack a number.
+        partial: Names whose number is the mean of some seeds only.
     """
 
     labels: tuple[str, ...]
@@ -70,6 +78,7 @@ class Ordering:
     ours: tuple[tuple[str, ...], ...]
     tau: float
     left_out: tuple[str, ...]
+    partial: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool | None:
@@ -81,7 +90,8 @@ class Ordering:
 class Comparison:
     """A whole table: what the paper has, what we have, the order of the methods, and notes on our numbers.
 
-    `mark` must stand above all of it, where our numbers are not to be held against the paper's.
+    `mark` must stand above all of it, where our numbers are not to be held against the paper's. `unit` is what
+    distances were measured in, `mm` or `voxel`; empty where no run says so.
     """
 
     name: str
@@ -91,11 +101,17 @@ class Comparison:
     orderings: tuple[Ordering, ...]
     notes: tuple[str, ...] = ()
     mark: str = ""
+    unit: str = ""
 
     @property
     def missing(self) -> int:
         """Cells without a number of ours."""
         return sum(math.isnan(cell.mean) for line in self.lines for cell in line.cells)
+
+    @property
+    def partial(self) -> int:
+        """Cells that are the mean of some seeds only."""
+        return sum(cell.partial for line in self.lines for cell in line.cells)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -108,20 +124,30 @@ def compare(
     name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], notes: Sequence[str] = (), mark: str = ""
 ) -> Comparison:
     """Read the scores of all runs and set them beside the paper's numbers; `notes` go below these, `mark` above."""
-    lines = []
+    lines, units = [], set()
     for row, jobs in planned:
         printed = grid.printed(row)
         scores = [_scores(job) for job in jobs]
-        cells = []
-        for column in grid.named_columns:
-            mean, std, count = seed_spread([run_value(one, column) for one in scores])
-            cells.append(Cell(column=column.name, paper=printed.get(column.name), mean=mean, std=std, count=count))
-        lines.append(Line(labels=row.labels, cells=tuple(cells), jobs=tuple(jobs)))
+        units |= {score.unit for one in scores for score in one} - {""}
+        cells = tuple(_cell(column, printed.get(column.name), scores) for column in grid.named_columns)
+        lines.append(Line(labels=row.labels, cells=cells, jobs=tuple(jobs)))
     seeds = tuple(job.config.seed for job in planned[0][1])
     orderings = _orderings(grid, planned, lines)
     return Comparison(
-        name=name, grid=grid, seeds=seeds, lines=tuple(lines), orderings=orderings, notes=tuple(notes), mark=mark
+        name=name,
+        grid=grid,
+        seeds=seeds,
+        lines=tuple(lines),
+        orderings=orderings,
+        notes=tuple(notes),
+        mark=mark,
+        unit=" or ".join(sorted(units)),
     )
+
+
+def _cell(column: Column, paper: Number | None, runs: Sequence[Sequence[Score]]) -> Cell:
+    mean, std, count = seed_spread([run_value(scores, column) for scores in runs])
+    return Cell(column=column.name, paper=paper, mean=mean, std=std, count=count, seeds=len(runs))
 
 
 def run_value(scores: Sequence[Score], column: Column) -> float:
@@ -180,6 +206,7 @@ def _ordering(labels: tuple[str, ...], column: Column, cells: Mapping[str, Cell]
         ours=_ranked(ours),
         tau=_tau(list(paper.values()), list(ours.values())) if paper else math.nan,
         left_out=tuple(name for name in cells if name not in both),
+        partial=tuple(name for name, cell in both.items() if cell.partial),
     )
 
 
