@@ -86,7 +86,7 @@ def _hash(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(
-            f"Expected to read {path}, but it failed ({error}). Mend its permissions, or copy it again."
+            f"Expected to read {path}, but it failed ({error.strerror}). Mend its permissions, or copy it again."
         ) from error
 
 
