@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from adawac.errors import ConfigError, DataError
 
-__all__ = ["run_jobs"]
+__all__ = ["check_workers", "run_jobs"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -36,13 +36,18 @@ def run_jobs(
     from rich.progress import Progress
 
     jobs = list(jobs)
-    if workers is not None and workers < 1:
-        raise ConfigError(f"Expected at least one worker process, but got {workers}. Leave it out for all processors.")
+    check_workers(workers)
     workers = min(workers or _processors(), len(jobs)) or 1
     show = sys.stderr.isatty() if progress is None else progress
     finished = ((job, function(job)) for job in jobs) if workers == 1 else _in_processes(function, jobs, workers)
     with Progress(console=Console(stderr=True), disable=not show) as bar:
         yield from bar.track(finished, total=len(jobs), description=title)
+
+
+def check_workers(workers: int | None) -> None:
+    """Check a number of processes, before anything is begun."""
+    if workers is not None and workers < 1:
+        raise ConfigError(f"Expected at least one worker process, but got {workers}. Leave it out for all processors.")
 
 
 def _in_processes(function: Callable[[Job], Result], jobs: list[Job], workers: int) -> Iterator[tuple[Job, Result]]:
