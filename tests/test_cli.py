@@ -221,6 +221,19 @@ def test_streams_that_are_closed_or_full(
     assert done.stderr.count("\n") == bool(message)
 
 
+def test_a_working_folder_that_was_removed_is_named(tmp_path: Path) -> None:
+    done = shell("mkdir gone; cd gone; rmdir ../gone; $adawac models", tmp_path)
+    assert done.returncode == 2
+    assert "adawac: Expected a working folder, but the one that you are in was removed. Change to" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_width_of_zero_is_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert run(["--help"]) == 0
+    assert "Usage: adawac COMMAND" in capsys.readouterr().out
+
+
 def test_bad_input_has_its_exit_code_though_nobody_can_read_why(tmp_path: Path) -> None:
     for streams in ("2>&-", "2>/dev/full", ">&- 2>&-"):
         assert shell(f"$adawac watch absent {streams}", tmp_path).returncode == 2

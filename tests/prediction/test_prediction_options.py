@@ -1,6 +1,7 @@
 """Ensembles, test-time augmentation, probabilities, clean-up, label values, channels and names."""
 
 import json
+import re
 from dataclasses import replace
 
 import nibabel as nib
@@ -359,6 +360,8 @@ def test_no_two_scans_share_a_name(tmp_path):
     names = {scan.name for scan in scans}
     assert len({name.casefold() for name in names}) == len(files)
     assert {"b_scan", "c_a_scan", "scan[1]"} <= names
+    twins = sorted(scan.name for scan in scans if scan.path.parent == tmp_path / "d" / "e")
+    assert all(re.fullmatch("e_s_[0-9a-f]{8}", name) for name in twins)  # no folder above could tell them apart
 
 
 def test_scans_of_one_name_give_two_label_maps(tmp_path):

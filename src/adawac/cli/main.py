@@ -1,17 +1,19 @@
 """The app itself: its groups of commands, what happens to errors, and how results are printed."""
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from adawac import __version__
 from adawac.cli.streams import discard_unwritable, open_streams
-from adawac.errors import AdawacError
+from adawac.errors import AdawacError, MissingFileError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +72,10 @@ def run(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     debug, words = _take_debug(argv)
+    if os.environ.get("COLUMNS") == "0":  # as some editors and containers say it; rich would print nothing at all
+        del os.environ["COLUMNS"]
     try:
+        _check_working_folder()
         result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -96,6 +101,16 @@ def _fail(code: int, message: str, debug: bool) -> int:
         sys.stderr.write(f"adawac: {printable(message)}\n")
         sys.stderr.flush()
     return code
+
+
+def _check_working_folder() -> None:
+    """Check that there is one: whatever needs it later would fail in words of its own."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise MissingFileError(
+            "Expected a working folder, but the one that you are in was removed. Change to another (cd) and try again."
+        ) from None
 
 
 def _about_system(error: OSError) -> str:

@@ -248,7 +248,10 @@ def _named(scans: Iterable[Scan]) -> list[Scan]:
         ]
         count = Counter(name.casefold() for name in names)  # not every file system tells A from a
         clash = [k for k, name in enumerate(names) if count[name.casefold()] > 1]
-        deeper = [k for k in clash if depth[k] < len(above[k])]
+        places: dict[str, set[str]] = {}
+        for k in clash:
+            places.setdefault(names[k].casefold(), set()).add("/".join(above[k]))
+        deeper = [k for k in clash if depth[k] < len(above[k]) and len(places[names[k].casefold()]) > 1]
         if not deeper:
             break
         for k in deeper:
