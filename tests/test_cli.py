@@ -8,6 +8,7 @@ import pytest
 
 import adawac
 from adawac import demonstration
+from adawac.__main__ import main as start
 from adawac.cli import app, main, run
 from adawac.config import TrainConfig, from_dict, yamlfile
 
@@ -130,6 +131,18 @@ def test_other_ends_have_their_own_exit_codes(
     assert message in err
     assert (err == "") == (message == "")
     assert "Traceback" not in err
+
+
+def test_ctrl_c_while_the_command_is_loaded_has_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "adawac.cli", Interrupted())
+    assert start() == 130
+    assert capsys.readouterr().err == "adawac: Interrupted.\n"
 
 
 def test_a_command_may_return_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from scipy import ndimage
 
 from adawac.data import writing
 from adawac.data.cases import Case
+from adawac.data.parallel import run_jobs
 from adawac.data.prepare import prepare
 from adawac.data.preprocessing import Preprocessing
 from adawac.data.store import Store, is_store
@@ -420,3 +422,10 @@ def test_every_file_of_a_case_is_mended(tmp_path, name, damage):
     damage(tmp_path / "store" / "cases" / "case_00" / name)
     prepare("nifti", root, tmp_path / "store", **options)
     assert contents(tmp_path / "store") == before
+
+
+def test_ctrl_c_reaches_the_process_but_not_its_workers():
+    look = partial(signal.pthread_sigmask, signal.SIG_BLOCK)  # with nothing to block, it says what is
+    blocked = [found for _, found in run_jobs(look, [(), ()], title="Looking", workers=2)]
+    assert [signal.SIGINT in found for found in blocked] == [True, True]
+    assert signal.SIGINT not in look(())

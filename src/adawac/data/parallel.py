@@ -1,10 +1,12 @@
 """Work on many cases: in this process or in several, with a progress bar."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from contextlib import contextmanager
+from multiprocessing import get_context, resource_tracker
 from typing import Any, TypeVar
 
 from adawac.errors import ConfigError, DataError
@@ -54,7 +56,8 @@ def _in_processes(function: Callable[[Job], Result], jobs: list[Job], workers: i
     # Spawned, not forked: the parent may hold threads (torch, a GPU) that a fork would copy in an unknown state.
     # The function may carry a source with thousands of paths: it is sent once to each process, not with every job.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_receive, initargs=(function,)) as pool:
-        futures: dict[Future[Result], Job] = {pool.submit(_call, job): job for job in jobs}
+        with _out_of_reach():
+            futures: dict[Future[Result], Job] = {pool.submit(_call, job): job for job in jobs}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -66,6 +69,17 @@ def _in_processes(function: Callable[[Job], Result], jobs: list[Job], workers: i
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _out_of_reach() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach: it reaches us, and we let them finish what they have begun."""
+    resource_tracker.ensure_running()  # which, when it starts, unblocks what is blocked here
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 _received: list[Callable[[Any], Any]] = []
