@@ -8,6 +8,7 @@ import pytest
 
 import adawac
 from adawac import demonstration
+from adawac.__main__ import main as start
 from adawac.cli import app, main, run
 from adawac.config import TrainConfig, from_dict, yamlfile
 
@@ -113,6 +114,9 @@ def test_debug_after_a_double_dash_is_a_word_like_others(capsys: pytest.CaptureF
             "Unexpected RuntimeError: out of luck\nRun it again with --debug",
         ),
         (KeyboardInterrupt(), 130, "Interrupted."),
+        (BrokenPipeError(), 141, ""),
+        (OSError(28, "No space left on device"), 2, "Expected to write files and standard output, but got: No space"),
+        (OSError(13, "Permission denied", "demo"), 2, "Expected to use demo, but got: Permission denied. Make room"),
     ],
 )
 def test_other_ends_have_their_own_exit_codes(
@@ -125,7 +129,20 @@ def test_other_ends_have_their_own_exit_codes(
     assert run(["demo"]) == code
     err = capsys.readouterr().err
     assert message in err
+    assert (err == "") == (message == "")
     assert "Traceback" not in err
+
+
+def test_ctrl_c_while_the_command_is_loaded_has_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "adawac.cli", Interrupted())
+    assert start() == 130
+    assert capsys.readouterr().err == "adawac: Interrupted.\n"
 
 
 def test_a_command_may_return_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,14 +199,65 @@ def test_python_m_adawac_works_with_any_terminal(tmp_path: Path) -> None:
     assert "See the whole tool work" in done.stdout
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    env = os.environ | {"PYTHONPATH": str(Path(adawac.__file__).parents[1])}
-    command = [sys.executable, "-m", "adawac", "train", "--print-config"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=env)
-    os.close(writer)
+PRINTING = {"plain": "train --print-config", "rich": "--help"}
+FULL = "Expected to write files and standard output, but got: No space left on device."
+
+
+def shell(command: str, cwd: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run a line of the shell, in which $adawac is the command."""
+    given = {"adawac": f"{sys.executable} -m adawac", "PYTHONPATH": str(Path(adawac.__file__).parents[1]), **env}
+    return subprocess.run(
+        ["bash", "-c", command], cwd=cwd, env=os.environ | given, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", PRINTING.values(), ids=PRINTING)
+@pytest.mark.parametrize("streams", ["", "2>&1"])
+def test_a_closed_pipe_is_no_error(tmp_path: Path, words: str, streams: str, unbuffered: str) -> None:
+    done = shell(f"$adawac {words} {streams} | true; exit $PIPESTATUS", tmp_path, PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", PRINTING.values(), ids=PRINTING)
+@pytest.mark.parametrize(
+    ("streams", "code", "message"),
+    [(">&-", 0, ""), (">&- 2>&- <&-", 0, ""), (">/dev/full", 2, FULL), (">/dev/full 2>&1", 2, "")],
+)
+def test_streams_that_are_closed_or_full(
+    tmp_path: Path, words: str, streams: str, unbuffered: str, code: int, message: str
+) -> None:
+    done = shell(f"$adawac {words} {streams}", tmp_path, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"adawac: {message}" if message else "")
+    assert done.stderr.count("\n") == bool(message)
+
+
+def test_a_working_folder_that_was_removed_is_named(tmp_path: Path) -> None:
+    done = shell("mkdir gone; cd gone; rmdir ../gone; $adawac models", tmp_path)
+    assert done.returncode == 2
+    assert "adawac: Expected a working folder, but the one that you are in was removed. Change to" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_width_of_zero_is_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert run(["--help"]) == 0
+    assert "Usage: adawac COMMAND" in capsys.readouterr().out
+
+
+def test_bad_input_has_its_exit_code_though_nobody_can_read_why(tmp_path: Path) -> None:
+    for streams in ("2>&-", "2>/dev/full", ">&- 2>&-"):
+        assert shell(f"$adawac watch absent {streams}", tmp_path).returncode == 2
+
+
+def test_a_file_does_not_take_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    code = "from adawac.cli.streams import open_streams; open_streams(); import os; file = open('file', 'w'); "
+    code += "file.write(str(file.fileno())); file.flush(); os.system('echo from a child; echo from a child >&2')"
+    done = shell(f'${{adawac% -m adawac}} -c "{code}" >&- 2>&- <&-', tmp_path)
+    assert done.returncode == 0
+    assert int((tmp_path / "file").read_text()) > 2
 
 
 def test_the_manual_shows_what_is_printed(

@@ -186,7 +186,10 @@ def test_values_take_the_type_of_their_field(values: dict[str, Any], expected: f
         ({"data": {"store": 3}}, r"data\.store: expected a path or null, but got 3"),
         ({"data": {"store": "a\0b"}}, r"data\.store: expected a path or null"),
         ({"data": {"store": ""}}, r"data\.store: expected a path or null"),
-        ({"data": {"image_size": 224}}, r"data\.image_size: expected a list of 2"),
+        ({"data": {"image_size": [224]}}, r"data\.image_size: expected a whole number for both, or a list of 2, each"),
+        ({"data": {"image_size": True}}, r"data\.image_size: expected a whole number for both"),
+        ({"data": {"image_size": 0}}, r"data\.image_size: expected .* ≥ 1"),
+        ({"optim": {"betas": 0.9}}, r"optim\.betas: expected a list of 2"),
         ({"data": []}, r"data: expected settings"),
         ({"method": {"options": {1: 2}}}, r"method\.options: expected options"),
         ({"method": {"options": {"a": object()}}}, r"method\.options: expected options"),
@@ -249,6 +252,12 @@ def test_a_value_keeps_its_own_type_where_the_field_has_it() -> None:
 def test_a_field_without_a_default_must_be_given() -> None:
     with pytest.raises(ConfigError, match=r"needed: is missing\. Give a whole number"):
         from_dict(Outer, {})
+
+
+def test_one_number_is_both_sides_of_a_square() -> None:
+    for size in (32, "32", [32, 32]):
+        assert from_dict(TrainConfig, {"data": {"image_size": size}}).data.image_size == (32, 32)
+    assert override(TrainConfig(), assignments(["data.image_size=48"])).data.image_size == (48, 48)
 
 
 def test_conflicts_of_a_nested_object_are_named_by_their_full_path() -> None:

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from adawac.files import AppendFile, beside, is_temporary, write_text
+from adawac.config import TrainConfig
+from adawac.errors import RunError
+from adawac.files import AppendFile, beside, is_temporary, make_folder, write_text
+from adawac.runs import RunWriter
 
 
 def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
@@ -91,3 +94,13 @@ def test_an_append_that_fails_is_cut_off_again(tmp_path: Path, monkeypatch: pyte
         assert path.read_bytes() == b"one\n"
         log.append(b"three\n")
     assert path.read_bytes() == b"one\nthree\n"
+
+
+def test_a_file_in_the_place_of_a_folder_is_said_to_be_one(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="it is a file"):
+        make_folder(tmp_path / "file")
+    with pytest.raises(RunError, match=r"Expected to write to .*file, but got: it is a file\."):
+        RunWriter(tmp_path / "file", TrainConfig())

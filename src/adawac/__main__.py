@@ -5,8 +5,11 @@ import sys
 
 def main() -> int:
     """Run the command line; return its exit code."""
-    from adawac.cli import run
-
+    try:
+        from adawac.cli import run
+    except KeyboardInterrupt:  # so early that nobody else could say it
+        sys.stderr.write("adawac: Interrupted.\n")
+        return 130
     return run(sys.argv[1:])
 
 

@@ -1,5 +1,6 @@
 """Files that survive a kill and a full disk: written beside and renamed, or appended and cut back."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["AppendFile", "beside", "is_temporary", "write_text"]
+__all__ = ["AppendFile", "beside", "is_temporary", "make_folder", "write_text"]
 
 _SUFFIX = ".tmp"
 
@@ -29,6 +30,14 @@ def beside(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     _sync(path.parent)  # the new name is on the disk too
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it, unless it is there; a file in its place is said to be one."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(path)) from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,5 +1,7 @@
 """One writer per folder: a lock that the operating system drops when its holder dies."""
 
+import errno
+import logging
 import os
 import time
 from pathlib import Path
@@ -9,9 +11,12 @@ from adawac.errors import BusyError
 
 __all__ = ["LOCK", "FolderLock", "is_locked"]
 
+log = logging.getLogger(__name__)
+
 LOCK = ".lock"
 """The file in a folder that its writer holds."""
 
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # as on some network drives
 _PATIENCE = 1.0  # seconds; a reader that asks `is_locked` holds the lock for an instant
 _held: "WeakSet[FolderLock]" = WeakSet()
 
@@ -22,7 +27,7 @@ class FolderLock:
     def __init__(self, folder: Path):
         self._file = (folder / LOCK).open("a+b")
         deadline = time.monotonic() + _PATIENCE
-        while not _try_lock(self._file.fileno(), shared=False):
+        while not self._try(folder / LOCK):
             if time.monotonic() > deadline:
                 self._file.seek(0)
                 holder = self._file.read(20).decode("ascii", "replace").strip() or "unknown"
@@ -36,6 +41,16 @@ class FolderLock:
         self._file.write(str(os.getpid()).encode())
         self._file.flush()
         _held.add(self)
+
+    def _try(self, path: Path) -> bool:
+        """Try to lock the file that is there; whoever held it may have removed the folder, and made it again."""
+        if not _try_lock(self._file.fileno(), shared=False):
+            return False
+        if path.exists() and os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
+            return True
+        self._file.close()
+        self._file = path.open("a+b")
+        return False
 
     def release(self) -> None:
         """Let others write."""
@@ -58,6 +73,11 @@ def _try_lock(descriptor: int, shared: bool) -> bool:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        if not shared:
+            log.warning("This file system has no locks (%s): see to it that nobody else writes there.", error.strerror)
     return True
 
 

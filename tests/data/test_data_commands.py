@@ -14,6 +14,18 @@ from adawac.data.store import Store
 from adawac.errors import ConfigError
 
 
+def test_a_narrow_terminal_cuts_nothing(tmp_path, capsys, monkeypatch):
+    make_nnunet(tmp_path / "scans", cases=1, names=["a-long-name-of-a-case"])
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run(["diagnose", str(tmp_path / "scans"), "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    tables = [line for line in out.splitlines() if line[:1] in "┏┃┡│└"]
+    assert max(map(len, tables)) <= 40
+    firsts = (line.split("│")[1].strip() for line in tables if line.startswith("│"))
+    assert "a-long-name-of-a-case" in "".join(firsts)
+
+
 def test_prepare_then_diagnose(tmp_path, capsys):
     make_nnunet(tmp_path / "scans", cases=3)
     store = tmp_path / "store"

@@ -1,5 +1,6 @@
 """Preparing: the same bytes from the same input, restartable, the paper's numbers."""
 
+import errno
 import json
 import logging
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +18,12 @@ from scipy import ndimage
 
 from adawac.data import writing
 from adawac.data.cases import Case
+from adawac.data.parallel import run_jobs
 from adawac.data.prepare import prepare
 from adawac.data.preprocessing import Preprocessing
 from adawac.data.store import Store, is_store
-from adawac.errors import BusyError, DataError, MissingFileError
-from adawac.locks import FolderLock
+from adawac.errors import AdawacError, BusyError, DataError, MissingFileError
+from adawac.locks import LOCK, FolderLock, is_locked
 
 
 def contents(folder):
@@ -325,3 +328,104 @@ def test_two_preparations_into_one_folder_are_refused(tmp_path, monkeypatch):
         prepare("nifti", tmp_path / "scans", tmp_path / "store", workers=1)
     lock.release()
     assert len(prepare("nifti", tmp_path / "scans", tmp_path / "store", workers=1).table) == len(store.table)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"workers": 0}, "at least one worker"),
+        ({"axis": 3}, "axis to be 0, 1 or 2"),
+        ({"size": (0, 8)}, "size to be height and width"),
+        ({"classes": {"a": 1, "b": 1}}, "each label value under one class"),
+        ({"patient": "("}, "regular expression"),
+        ({"groups": "absent.csv"}, "absent.csv is not there"),
+        ({"colour": "red"}, "options of source nifti"),
+    ],
+)
+def test_a_call_that_is_refused_harms_nothing(tmp_path, wrong, message):
+    root = make_nnunet(tmp_path / "scans", cases=1)
+    prepare("nifti", root, tmp_path / "store", workers=1)
+    before = contents(tmp_path / "store")
+    for dest in (tmp_path / "store", tmp_path / "new"):
+        with pytest.raises(AdawacError, match=message):
+            prepare("nifti", root, dest, **{"overwrite": True, "normalisation": "z-score", "workers": 1} | wrong)
+    assert contents(tmp_path / "store") == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_of_other_things_is_left_as_it_is(tmp_path):
+    root = make_nnunet(tmp_path / "scans", cases=1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(DataError, match="holds other files"):
+        prepare("nifti", root, tmp_path / "other", workers=1)
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.tex"]
+    (tmp_path / "begun").mkdir()
+    FolderLock(tmp_path / "begun").release()  # by a call that was killed before it made anything
+    assert prepare("nifti", root, tmp_path / "begun", workers=1).cases == ("case_00",)
+
+
+def test_a_store_that_another_call_made_meanwhile_is_not_taken_over(tmp_path, monkeypatch):
+    root = make_nnunet(tmp_path / "scans", cases=1)
+
+    class Late(FolderLock):
+        def __init__(self, folder):
+            monkeypatch.undo()
+            prepare("nifti", root, folder, workers=1, normalisation="z-score")
+            super().__init__(folder)
+
+    monkeypatch.setattr("adawac.data.prepare.FolderLock", Late)
+    with pytest.raises(DataError, match=r"these differ: normalisation \(z-score before, min-max now\)"):
+        prepare("nifti", root, tmp_path / "store", workers=1)
+    assert Store(tmp_path / "store").preprocessing.normalisation == "z-score"
+
+
+def test_a_lock_whose_folder_was_made_anew_is_taken_there(tmp_path, monkeypatch):
+    first = FolderLock(tmp_path)
+    waits = iter([(tmp_path / LOCK).unlink, first.release, lambda: None])
+    monkeypatch.setattr("time.sleep", lambda seconds: next(waits)())
+    second = FolderLock(tmp_path)  # waits for the file that is removed, and gets it
+    assert is_locked(tmp_path)
+    second.release()
+    assert not is_locked(tmp_path)
+
+
+def test_a_file_system_without_locks_is_pointed_out(tmp_path, monkeypatch, caplog):
+    def flock(descriptor, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    root = make_nnunet(tmp_path / "scans", cases=1)
+    assert prepare("nifti", root, tmp_path / "store", workers=1).cases == ("case_00",)
+    assert "no locks (No locks available): see to it that nobody else writes there" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format_version": 1}', '{"preprocessing": 3}'])
+def test_a_damaged_store_is_mended_with_its_own_options_only(tmp_path, content):
+    root = make_nnunet(tmp_path / "scans", cases=2)
+    prepare("nifti", root, tmp_path / "store", workers=1)
+    before = contents(tmp_path / "store")
+    (tmp_path / "store" / "store.json").write_text(content)
+    with pytest.raises(DataError, match=r"these differ: those of case case_00\. Choose .* --overwrite"):
+        prepare("nifti", root, tmp_path / "store", workers=1, normalisation="z-score")
+    prepare("nifti", root, tmp_path / "store", workers=1)
+    assert contents(tmp_path / "store") == before
+
+
+@pytest.mark.parametrize("name", ["image.npy", "label.npy", "image_8x8.npy", "label_8x8.npy", "native_label.npy"])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_every_file_of_a_case_is_mended(tmp_path, name, damage):
+    root = make_nnunet(tmp_path / "scans", cases=1)
+    options = {"workers": 1, "size": (8, 8), "spacing": (2.0, 2.0, 0.0)}
+    prepare("nifti", root, tmp_path / "store", **options)
+    before = contents(tmp_path / "store")
+    damage(tmp_path / "store" / "cases" / "case_00" / name)
+    prepare("nifti", root, tmp_path / "store", **options)
+    assert contents(tmp_path / "store") == before
+
+
+def test_ctrl_c_reaches_the_process_but_not_its_workers():
+    look = partial(signal.pthread_sigmask, signal.SIG_BLOCK)  # with nothing to block, it says what is
+    blocked = [found for _, found in run_jobs(look, [(), ()], title="Looking", workers=2)]
+    assert [signal.SIGINT in found for found in blocked] == [True, True]
+    assert signal.SIGINT not in look(())

@@ -146,10 +146,17 @@ def test_a_store_of_another_version_is_refused(tmp_path):
     [
         ("store.json", b'{"format_ver'),
         ("store.json", b"[1]"),
+        ("store.json", b""),
+        ("store.json", b"{}"),
         ("store.json", b'{"format_version": 1}'),
+        (
+            "store.json",
+            b'{"format_version": 1, "dataset": "in", "class_names": [], "channels": [], "preprocessing": 3}',
+        ),
         ("table.csv", None),
         ("table.csv", b""),
         ("table.csv", "half"),
+        ("table.csv", b'"' + b"x" * 200_000),
         ("cases/case_01/case.json", None),
         ("cases/case_01/case.json", b"{}"),
         ("cases/case_01/image.npy", "half"),
@@ -166,6 +173,9 @@ def test_a_damaged_store_names_the_file_and_what_to_do(tmp_path, file, content):
     with pytest.raises(DataError, match=r"whole store.*`adawac prepare` again") as caught:
         Store(made.path).volume("case_01")
     assert file in str(caught.value)
+    again = prepare("nifti", tmp_path / "in", tmp_path / "out", workers=1)
+    np.testing.assert_array_equal(again.volume("case_01").label, made.volume("case_01").label)
+    assert again.table.id.tolist() == made.table.id.tolist()
 
 
 def test_a_store_that_is_gone_is_not_called_unfinished(tmp_path):

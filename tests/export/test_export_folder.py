@@ -133,7 +133,7 @@ def test_an_altered_description(model, change):
         ({"format_version": 99}, "format version 1 or older, but .* has 99. Upgrade adawac"),
         ({"format_version": "1"}, "has '1'"),
         ({"image_size": [0, 16]}, "image_size: expected a height and a width"),
-        ({"image_size": "16"}, "image_size: expected a list of 2"),
+        ({"image_size": "wide"}, "image_size: expected a whole number for both, or a list of 2"),
         ({"class_names": ["background"]}, "class_names: expected a channel and two classes"),
         ({"label_values": [[0], [1]]}, "label_values: expected values for 3 classes"),
         ({"label_values": [[0], [1], []]}, "label_values: expected values for 3 classes"),

@@ -193,6 +193,20 @@ def test_a_folder_that_cannot_be_written_to_is_no_fault_of_the_network(run):
         export_model(run, "/proc/model.onnx")
 
 
+def test_a_full_disk_is_no_fault_of_the_network(tmp_path, run, monkeypatch):
+    def save(path, **_):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    model = SimpleNamespace(metadata_props={})
+    monkeypatch.setattr("torch.onnx.export", lambda *_, **__: SimpleNamespace(model=model, save=save))
+    with pytest.raises(
+        ConfigError, match=r"Expected to write .*model\.onnx, but got: No space left on device\. Make room"
+    ):
+        export_model(run, tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_predict_says_that_an_onnx_file_is_for_other_programs(tmp_path):
     """It is what `adawac export` had as --out, so that asking for that would lead nowhere."""
     (tmp_path / "model.onnx").touch()

@@ -173,7 +173,9 @@ def test_no_two_files_of_one_name(tmp_path, run):
 def test_an_output_that_is_no_folder(tmp_path, run):
     scan = save(tmp_path / "a.nii.gz", noise())
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ConfigError, match=r"folder for label maps that can be written to, but .*file cannot be"):
+    with pytest.raises(
+        ConfigError, match=r"folder for label maps that can be written to, but .*file cannot be \(it is a file\)"
+    ):
         predict(run, scan, tmp_path / "file", device="cpu")
 
 

@@ -1,6 +1,7 @@
 """Ensembles, test-time augmentation, probabilities, clean-up, label values, channels and names."""
 
 import json
+import re
 from dataclasses import replace
 
 import nibabel as nib
@@ -239,7 +240,8 @@ def test_a_channel_that_is_missing_does_not_move_the_others_up(tmp_path):
     for number in (0, 2):
         save(tmp_path / "in" / f"anna_{number:04d}.nii.gz", noise(seed=number))
     (done,) = predict(run, tmp_path / "in", tmp_path / "out", device="cpu")
-    assert "Expected the channels 0000, 0001, but got 0000, 0002" in done.error
+    assert done.error.startswith("Expected the channels 0000, 0001 of case anna, but ")
+    assert done.error.endswith("has 0000, 0002. Add the missing file, or rename these.")
     dated = save(tmp_path / "dated" / "anna_2021.nii.gz", np.stack([noise(seed=0), noise(seed=5)], axis=-1))
     (done,) = predict(run, dated, tmp_path / "out", device="cpu")
     assert done.error == ""
@@ -299,6 +301,48 @@ def test_folders_and_patterns_are_searched(tmp_path, monkeypatch):
         names("a", "empty")
 
 
+def test_linked_folders_are_searched_once_and_give_their_own_names(tmp_path):
+    for name in ("0001", "0002"):
+        save(tmp_path / "disk" / name / "ct.nii.gz", noise())
+    (tmp_path / "in").mkdir()
+    for name, place in (("anna", "disk/0001"), ("bert", "disk/0002"), ("bert-again", "disk/0002"), ("loop", "in")):
+        (tmp_path / "in" / name).symlink_to(tmp_path / place)
+    for place in (tmp_path / "in", tmp_path / "in" / "**", tmp_path / "in" / "**" / "*.nii.gz"):
+        assert [scan.name for scan in find_scans([place])] == ["anna_ct", "bert_ct"]
+
+
+def test_a_link_to_nothing_is_named_and_the_others_are_done(tmp_path):
+    run = make_run(tmp_path / "run")
+    save(tmp_path / "in" / "a.nii.gz", noise())
+    for name in ("gone.nii.gz", "IM0001"):
+        (tmp_path / "in" / name).symlink_to(tmp_path / "nothing" / name)
+    done = {one.scan.files[0].name: one.error for one in predict(run, tmp_path / "in", tmp_path / "out", device="cpu")}
+    assert done.pop("a.nii.gz") == ""
+    assert len(done) == 2
+    assert all(error.startswith("Expected a file, but it is a link to nothing") for error in done.values())
+
+
+@pytest.mark.parametrize("place", [".", "Dataset001", "Dataset001/**", "Dataset001/**/*.nii.gz"])
+def test_the_label_maps_of_an_nnunet_folder_are_no_scans(tmp_path, monkeypatch, place):
+    for name in ("imagesTr/anna_0000", "labelsTr/anna", "imagesTs/bert_0000", "labelsTs/bert", "labels/cleo"):
+        save(tmp_path / "Dataset001" / f"{name}.nii.gz", noise())
+    monkeypatch.chdir(tmp_path)
+    assert [scan.name for scan in find_scans([place])] == ["anna_0000", "bert_0000", "cleo"]
+    with pytest.raises(MissingFileError, match=r"labelsTr holds label maps\. Give .*Dataset001/imagesTr\.$"):
+        find_scans(["Dataset001/labelsTr"])
+    monkeypatch.chdir(tmp_path / "Dataset001" / "labelsTr")
+    with pytest.raises(MissingFileError, match=r"holds label maps"):
+        find_scans(["."])
+
+
+def test_a_channel_under_two_endings_is_named_as_in_training(tmp_path):
+    for ending in ("nii", "nii.gz"):
+        save(tmp_path / f"anna_0000.{ending}", noise())
+    (scan,) = find_scans([tmp_path], channels=2)
+    assert "one file for each channel of case anna" in scan.problem
+    assert scan.problem.endswith("anna_0000.nii.gz. Remove the copy.")
+
+
 def test_no_two_scans_share_a_name(tmp_path):
     files = [
         "a/scan.nii.gz",
@@ -316,6 +360,8 @@ def test_no_two_scans_share_a_name(tmp_path):
     names = {scan.name for scan in scans}
     assert len({name.casefold() for name in names}) == len(files)
     assert {"b_scan", "c_a_scan", "scan[1]"} <= names
+    twins = sorted(scan.name for scan in scans if scan.path.parent == tmp_path / "d" / "e")
+    assert all(re.fullmatch("e_s_[0-9a-f]{8}", name) for name in twins)  # no folder above could tell them apart
 
 
 def test_scans_of_one_name_give_two_label_maps(tmp_path):

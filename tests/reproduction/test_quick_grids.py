@@ -36,6 +36,17 @@ def folder(tmp_path_factory, engine):
     return tmp_path_factory.mktemp("quick")
 
 
+def test_a_full_disk_is_said_with_the_folder(tmp_path, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("adawac.reproduction.quick.write_synapse_layout", fail)
+    assert command(["reproduce", TABLES[0], "--quick", "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"adawac: Expected to write the phantom to {tmp_path / 'out'}")
+    assert "No space left on device" in err
+
+
 def run_quick(name, folder, capsys, options):
     """Run a quick grid, check what it says of itself, and return that."""
     assert command(["reproduce", name, "--quick", "--out", str(folder), "--json", *options]) == 0

@@ -249,11 +249,7 @@ def _show(report: "Diagnosis") -> None:
 
 
 def _classes(report: "Diagnosis") -> Any:
-    from rich.table import Table
-
-    table = Table("class", title="Classes", title_justify="left")
-    for heading in ("of all voxels", "of foreground", "of slices", "cases"):
-        table.add_column(heading, justify="right")
+    table = _table("class", "Classes", ("of all voxels", "of foreground", "of slices", "cases"))
     for one in report.classes:
         shares = (one.voxel_share, one.foreground_share, one.slice_share)
         table.add_row(_text(one.name), *(f"{share:.2%}" for share in shares), str(one.cases))
@@ -261,19 +257,26 @@ def _classes(report: "Diagnosis") -> Any:
 
 
 def _cases(report: "Diagnosis") -> Any:
-    from rich.table import Table
-
     ordered = sorted(report.training, key=lambda case: (case.xi or 0, case.id))
     title = "Training cases, the most label-sparse first"
     if len(ordered) > _MOST_CASES:
         title += f" ({_MOST_CASES} of {len(ordered)}; --json has all)"
-    table = Table("case", title=title, title_justify="left")
-    for heading in ("slices", "label-sparse", "ξ", "foreground"):
-        table.add_column(heading, justify="right")
+    table = _table("case", title, ("slices", "label-sparse", "ξ", "foreground"))
     for case in ordered[:_MOST_CASES]:
         voxels = sum(case.class_voxels)
         share = 1 - case.class_voxels[0] / voxels if voxels else 0.0
         table.add_row(_text(case.id), str(case.slices), str(case.label_sparse), f"{case.xi:.2f}", f"{share:.2%}")
+    return table
+
+
+def _table(first: str, title: str, numbers: tuple[str, ...]) -> Any:
+    """Return a table of names and numbers, which a narrow terminal breaks but never cuts."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column(first, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", overflow="fold")
     return table
 
 

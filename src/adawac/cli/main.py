@@ -1,17 +1,19 @@
 """The app itself: its groups of commands, what happens to errors, and how results are printed."""
 
-import io
 import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from adawac import __version__
-from adawac.errors import AdawacError
+from adawac.cli.streams import discard_unwritable, open_streams
+from adawac.errors import AdawacError, MissingFileError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,36 +59,66 @@ app["--help"].group = app["--version"].group = (OPTIONS,)
 def run(argv: Sequence[str]) -> int:
     """Run one command and return the exit code.
 
-    That is what the command returns, by default 0; 2 after bad input, with one message on stderr; 1 after an error of
-    our own; 130 after Ctrl-C.
+    That is what the command returns, by default 0; 2 after bad input or where files cannot be written, with one message
+    on stderr; 1 after an error of our own; 130 after Ctrl-C; 141 where nobody reads what is printed.
     """
-    debug, words = _take_debug(argv)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without β shows ?, which is no reason to stop
+    open_streams()
     try:
+        return _run(argv)
+    finally:
+        discard_unwritable(sys.stdout)
+        discard_unwritable(sys.stderr)
+
+
+def _run(argv: Sequence[str]) -> int:
+    debug, words = _take_debug(argv)
+    if os.environ.get("COLUMNS") == "0":  # as some editors and containers say it; rich would print nothing at all
+        del os.environ["COLUMNS"]
+    try:
+        _check_working_folder()
         result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         return _fail(130, "Interrupted.", debug)
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):  # the reader of our output has gone, as `head` does; rich then exits
         return 141
     except CycloptsError as error:
         return _fail(2, f"{error} See {_help_for(words)}.", debug)
     except AdawacError as error:
         return _fail(2, str(error), debug)
+    except OSError as error:
+        return _fail(2, _about_system(error), debug)
     except Exception as error:
         return _fail(1, f"Unexpected {type(error).__name__}: {error}\nRun it again with --debug to see where.", debug)
 
 
 def _fail(code: int, message: str, debug: bool) -> int:
     """Say on stderr what went wrong, and return the exit code."""
-    if debug:
-        traceback.print_exc()
-    sys.stderr.write(f"adawac: {printable(message)}\n")
+    with suppress(OSError):  # where nobody can read it, the exit code says enough
+        if debug:
+            traceback.print_exc()
+        sys.stderr.write(f"adawac: {printable(message)}\n")
+        sys.stderr.flush()
     return code
+
+
+def _check_working_folder() -> None:
+    """Check that there is one: whatever needs it later would fail in words of its own."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise MissingFileError(
+            "Expected a working folder, but the one that you are in was removed. Change to another (cd) and try again."
+        ) from None
+
+
+def _about_system(error: OSError) -> str:
+    """Return what to say about an error of the operating system that nobody closer to it has explained."""
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return f"Expected to write files and standard output, but got: {reason}. Make room, or write elsewhere."
+    return f"Expected to use {error.filename}, but got: {reason}. Make room, mend that, or give another path."
 
 
 def print_json(value: Any) -> None:

@@ -21,6 +21,9 @@ _NAMES = {
 }
 
 
+_SIZE = (int, int)  # height and width
+
+
 class _RefusedError(ValueError):
     """A value that its type does not accept."""
 
@@ -45,7 +48,8 @@ def describe(kind: Any, limits: str = "") -> str:
     if origin is tuple:
         count = "" if arguments[-1] is Ellipsis else f" of {len(arguments)}"
         kinds = dict.fromkeys(describe(one, limits) for one in arguments if one is not Ellipsis)
-        return f"a list{count}, each {' or '.join(kinds)}"
+        alone = f"{describe(int, limits)} for both, or " if arguments == _SIZE else ""
+        return f"{alone}a list{count}, each {' or '.join(kinds)}"
     if origin is dict or kind is dict:
         return "options (key: value)"
     name = _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
@@ -98,6 +102,8 @@ def _union(kinds: tuple[Any, ...], value: Any) -> Any:
 
 
 def _tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    if kinds == _SIZE and not isinstance(value, tuple | list):
+        value = (value, value)  # a square
     if not isinstance(value, tuple | list):
         raise _RefusedError
     if kinds[-1] is Ellipsis:

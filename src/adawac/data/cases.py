@@ -277,7 +277,10 @@ class SampleTable:
     def read_csv(cls, path: Path) -> "SampleTable":
         """Read what `write_csv` wrote."""
         with path.open(newline="", encoding="utf-8") as file:
-            header, *rows = csv.reader(file)
+            try:
+                header, *rows = csv.reader(file)
+            except csv.Error as error:  # which is an error of no other kind
+                raise ValueError(str(error)) from error
         names = [name for name in cls.columns() if name != "fraction"]
         if header[: len(names)] != names:
             raise DataError(

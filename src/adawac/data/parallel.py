@@ -1,15 +1,17 @@
 """Work on many cases: in this process or in several, with a progress bar."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from contextlib import contextmanager
+from multiprocessing import get_context, resource_tracker
 from typing import Any, TypeVar
 
 from adawac.errors import ConfigError, DataError
 
-__all__ = ["run_jobs"]
+__all__ = ["check_workers", "run_jobs"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -36,8 +38,7 @@ def run_jobs(
     from rich.progress import Progress
 
     jobs = list(jobs)
-    if workers is not None and workers < 1:
-        raise ConfigError(f"Expected at least one worker process, but got {workers}. Leave it out for all processors.")
+    check_workers(workers)
     workers = min(workers or _processors(), len(jobs)) or 1
     show = sys.stderr.isatty() if progress is None else progress
     finished = ((job, function(job)) for job in jobs) if workers == 1 else _in_processes(function, jobs, workers)
@@ -45,11 +46,18 @@ def run_jobs(
         yield from bar.track(finished, total=len(jobs), description=title)
 
 
+def check_workers(workers: int | None) -> None:
+    """Check a number of processes, before anything is begun."""
+    if workers is not None and workers < 1:
+        raise ConfigError(f"Expected at least one worker process, but got {workers}. Leave it out for all processors.")
+
+
 def _in_processes(function: Callable[[Job], Result], jobs: list[Job], workers: int) -> Iterator[tuple[Job, Result]]:
     # Spawned, not forked: the parent may hold threads (torch, a GPU) that a fork would copy in an unknown state.
     # The function may carry a source with thousands of paths: it is sent once to each process, not with every job.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_receive, initargs=(function,)) as pool:
-        futures: dict[Future[Result], Job] = {pool.submit(_call, job): job for job in jobs}
+        with _out_of_reach():
+            futures: dict[Future[Result], Job] = {pool.submit(_call, job): job for job in jobs}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -61,6 +69,17 @@ def _in_processes(function: Callable[[Job], Result], jobs: list[Job], workers: i
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _out_of_reach() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach: it reaches us, and we let them finish what they have begun."""
+    resource_tracker.ensure_running()  # which, when it starts, unblocks what is blocked here
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 _received: list[Callable[[Any], Any]] = []

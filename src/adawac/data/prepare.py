@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ from typing import Any
 import numpy as np
 
 from adawac.data.cases import CaseRef, SampleTable, Unit
-from adawac.data.parallel import run_jobs
+from adawac.data.parallel import check_workers, run_jobs
 from adawac.data.preprocessing import Normalisation, Preprocessing, unnamed_ct
 from adawac.data.sources import Source, build_source, check_refs, missing_labels, shared_folders
+from adawac.data.sources.reading import read_json
 from adawac.data.splits import check_leaks
 from adawac.data.store import FORMAT_VERSION, CaseInfo, Store, is_store
 from adawac.data.writing import WriteError, prepare_case, sample_table, write_json, write_table, writing
 from adawac.errors import AdawacError, DataError
 from adawac.files import is_temporary
-from adawac.locks import FolderLock
+from adawac.locks import LOCK, FolderLock
 
 __all__ = ["prepare"]
 
@@ -90,11 +92,16 @@ def prepare(
     if missing := missing_labels(source):
         raise DataError(missing)
     check_leaks(np.array([ref.patient for ref in refs]), np.array([ref.split for ref in refs]))
+    check_workers(workers)
     record = _describe(source, preprocessing)
-    made = _open_destination(dest, source, refs, record, overwrite)
-    lock = FolderLock(dest)
+    check = partial(_check_destination, dest, source, refs, record, overwrite)
+    check()  # a call that is refused has made nothing
+    made = not dest.exists()
+    with writing(dest.parent, dest.name):
+        dest.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(dest)
     try:
-        _forget_half_written(dest)
+        _open_destination(dest, anew=check())  # somebody else may have prepared it since
         infos = _prepare_all(source, refs, preprocessing, record["recipe"], dest, workers, progress)
         with writing(dest, "the table"):
             write_table(sample_table(source, refs, infos, preprocessing), dest)
@@ -129,10 +136,10 @@ def _describe(source: Source, preprocessing: Preprocessing) -> dict[str, Any]:
     return {**record, "recipe": digest}
 
 
-def _open_destination(
+def _check_destination(
     dest: Path, source: Source, refs: Sequence[CaseRef], record: dict[str, Any], overwrite: bool
 ) -> bool:
-    """Check that `dest` can take this store, and say whether the folder was made for it."""
+    """Check that `dest` can take this store, and say whether another one there has to go; change nothing."""
     if source.root and dest.resolve() == source.root.resolve():
         raise DataError(
             f"Expected a folder of its own for the store, but got the scans' folder {dest}. Choose another."
@@ -140,25 +147,27 @@ def _open_destination(
     if dest.exists() and not dest.is_dir():
         raise DataError(f"Expected a folder for the store, but {dest} is a file. Choose another name.")
     if is_store(dest):
-        old = json.loads((dest / "store.json").read_text(encoding="utf-8"))
-        changed = _changes(old, record) + _other_patients(dest, refs)
+        changed = _changes(dest, record) + _other_patients(dest, refs)
         if changed and not overwrite:
             raise DataError(
                 f"Expected the options that {dest} was prepared with, but these differ: {', '.join(changed)}. "
                 "Choose another folder, or prepare it again with --overwrite (overwrite=True)."
             )
-        if changed:
-            (dest / "store.json").unlink()
-    elif dest.exists() and any(dest.iterdir()) and not (dest / "cases").is_dir():
+        return bool(changed)
+    if dest.exists() and any(one.name != LOCK for one in dest.iterdir()) and not (dest / "cases").is_dir():
         raise DataError(f"Expected a new or empty folder or a store, but {dest} holds other files. Choose another.")
-    made = not dest.exists()
-    with writing(dest.parent, dest.name):
-        (dest / "cases").mkdir(parents=True, exist_ok=True)
-    return made
+    return False
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _changes(dest: Path, new: Mapping[str, Any]) -> list[str]:
     """Return what a store was prepared with otherwise, in words."""
+    try:
+        old = read_json(dest / "store.json")
+        damaged = not isinstance(old.get("preprocessing"), dict) or not set(new) <= set(old)
+    except DataError:
+        old, damaged = {}, True
+    if damaged and old.get("format_version") in (None, FORMAT_VERSION):  # it is written anew, from the cases' records
+        return _other_recipe(dest, new["recipe"])
     options = old.get("preprocessing") or {}
     changes = [
         f"{name} ({options.get(name)} before, {value} now)"
@@ -168,19 +177,32 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return changes + sorted(n for n in new if n not in ("recipe", "preprocessing") and old.get(n) != new[n])
 
 
+def _other_recipe(dest: Path, recipe: str) -> list[str]:
+    """Return the first case that was prepared with other options, as far as its record can be read."""
+    for path in sorted((dest / "cases").glob("*/case.json")):
+        with suppress(OSError, ValueError, TypeError, LookupError):
+            if CaseInfo.read(path).recipe != recipe:
+                return [f"those of case {path.parent.name}"]
+    return []
+
+
 def _other_patients(dest: Path, refs: Sequence[CaseRef]) -> list[str]:
     """Return the first case that was another patient's: ids and splits go by patients, so they must not change."""
     try:
         table = SampleTable.read_csv(dest / "table.csv")
-    except (OSError, ValueError):
+    except (OSError, ValueError, LookupError):
         return []  # it is about to be written anew
     before = dict(zip(table.case.tolist(), table.patient.tolist(), strict=True))
     other = [ref for ref in refs if before.get(ref.id, ref.patient) != ref.patient]
     return [f"the patient of {one.id} ({before[one.id]} before, {one.patient} now)" for one in other[:1]]
 
 
-def _forget_half_written(dest: Path) -> None:
+def _open_destination(dest: Path, anew: bool) -> None:
+    """Make room for the cases: nothing half-written is left, and no store that the cases will not be those of."""
     with writing(dest.parent, dest.name):
+        if anew:
+            (dest / "store.json").unlink()
+        (dest / "cases").mkdir(exist_ok=True)
         for path in (dest / "cases").iterdir():
             if is_temporary(path):
                 shutil.rmtree(path)
@@ -189,7 +211,7 @@ def _forget_half_written(dest: Path) -> None:
 def _remove_if_bare(dest: Path, made: bool) -> None:
     """Leave no trace where not one case was finished."""
     cases = dest / "cases"
-    if made and cases.is_dir() and not any(cases.iterdir()):
+    if made and not (cases.is_dir() and any(cases.iterdir())):
         shutil.rmtree(dest)
 
 

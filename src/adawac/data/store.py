@@ -91,7 +91,8 @@ def _whole(path: Path) -> Iterator[None]:
     except AdawacError:
         raise
     except (OSError, EOFError, ValueError, TypeError, LookupError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        missing = f"it has no {error}" if isinstance(error, KeyError) else ""
+        reason = (isinstance(error, OSError) and error.strerror) or missing or str(error) or type(error).__name__
         raise DataError(
             f"Expected a whole store, but {path} cannot be read ({reason}). Copy the store again, check its "
             "permissions, or run `adawac prepare` again: finished cases are not redone."
@@ -125,7 +126,7 @@ class Store:
             )
         with _whole(self.path / "store.json"):
             self.info: dict[str, Any] = dict(json.loads((self.path / "store.json").read_text(encoding="utf-8")))
-        version = self.info.get("format_version")
+            version = self.info["format_version"]
         if version != FORMAT_VERSION:
             raise DataError(
                 f"Expected a store of format version {FORMAT_VERSION}, but got {version} in {self.path}. "

@@ -1,5 +1,6 @@
 """What is written into a store: one case's folder, and the table of all samples."""
 
+import errno
 import hashlib
 import json
 import os
@@ -30,7 +31,7 @@ def prepare_case(source: Source, ref: CaseRef, preprocessing: Preprocessing, rec
     """Prepare one case, unless the store has it already from the same files and options."""
     target = _inside(dest / "cases", ref.id)
     sources = {source.relative(path): _hash(path) for path in ref.files}
-    done = _finished(target, recipe, sources)
+    done = _finished(target, recipe, sources, preprocessing)
     if done:
         return done
     case = source.load(ref)
@@ -86,24 +87,32 @@ def _hash(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(
-            f"Expected to read {path}, but it failed ({error}). Mend its permissions, or copy it again."
+            f"Expected to read {path}, but it failed ({error.strerror}). Mend its permissions, or copy it again."
         ) from error
 
 
-def _finished(folder: Path, recipe: str, sources: dict[str, str]) -> CaseInfo | None:
+def _finished(folder: Path, recipe: str, sources: dict[str, str], preprocessing: Preprocessing) -> CaseInfo | None:
     """Return what `case.json` says if the case was prepared from these files with these options and is whole."""
     try:
         info = CaseInfo.read(folder / "case.json")
         # Mapping a file that was cut short fails.
-        for name in ("image.npy", "label.npy") if info.pixels is not None else ("image.npy",):
+        for name in _names(preprocessing, labelled=info.pixels is not None):
             np.load(folder / name, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, EOFError, ValueError, TypeError, LookupError):
         return None
     return info if (info.recipe, info.sources) == (recipe, sources) else None
 
 
 def _pixels(case: Case, preprocessing: Preprocessing) -> list[list[int]] | None:
     return None if case.label is None else class_pixels(preprocessing.cut(case.label), case.num_classes).tolist()
+
+
+def _names(preprocessing: Preprocessing, labelled: bool) -> list[str]:
+    """Return the files that `_arrays` gives a case."""
+    kinds = ["image", "label"] if labelled else ["image"]
+    copies = ["", "_{}x{}".format(*preprocessing.size)] if preprocessing.size else [""]
+    native = ["native_label.npy"] if labelled and preprocessing.spacing else []
+    return [f"{kind}{copy}.npy" for kind in kinds for copy in copies] + native
 
 
 def _arrays(native: Case, case: Case, preprocessing: Preprocessing) -> dict[str, Array]:
@@ -132,16 +141,19 @@ def _resize(samples: Array, size: tuple[int, int]) -> Array:
 
 @contextmanager
 def writing(dest: Path, what: str) -> Iterator[None]:
-    """Turn a failed write, which most often means a full disk, into one clear message."""
+    """Turn a failed write into one clear message."""
     try:
         yield
     except OSError as error:
         if isinstance(error, AdawacError):
             raise
-        free = shutil.disk_usage(dest).free // 2**20 if dest.exists() else 0
+        # NumPy says how much it could write, but not why it was no more.
+        full = error.errno in (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        free = f"; {shutil.disk_usage(dest).free // 2**20} MiB are free there" if full and dest.is_dir() else ""
         raise WriteError(
-            f"Expected to write {what} to {dest}, but it failed ({error}; {free} MiB are free there). Free some space "
-            "or choose another folder, and run it again: finished cases are kept, nothing half-written counts."
+            f"Expected to write {what} to {dest}, but it failed ({error.strerror or error}{free}). "
+            f"{'Free some space' if full else 'Mend that'} or choose another folder, and run it again: finished cases "
+            "are kept, nothing half-written counts."
         ) from error
 
 

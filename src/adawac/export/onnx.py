@@ -96,6 +96,8 @@ def _attempt(
         program.model.producer_name, program.model.producer_version = "adawac", adawac.__version__
         program.save(path, external_data=False)
         difference = max(_differences(network, path, images))
+    except OSError:  # a full disk is no fault of the network's
+        raise
     except Exception as error:  # torch's exporter and the runtime raise almost anything
         raise _FailedError(_first_cause(error)) from error
     if not difference <= TOLERANCE:

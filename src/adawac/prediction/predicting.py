@@ -14,6 +14,7 @@ import torch
 import adawac
 from adawac.data.preprocessing import READY
 from adawac.errors import AdawacError, ConfigError, DataError
+from adawac.files import make_folder
 from adawac.prediction.cleaning import keep_largest_components
 from adawac.prediction.preparing import PreparedScan
 from adawac.prediction.scans import Scan, find_cases, find_scans
@@ -192,7 +193,7 @@ def _check_format(scans: Sequence[Scan], format: Format, probabilities: bool) ->
 def _check_folder(out: Path, paths: Sequence[dict[str, Path]], scans: Sequence[Scan]) -> None:
     """Raise a `ConfigError` if label maps could not be written, or would replace a scan or one another."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         with tempfile.TemporaryFile(dir=out):
             pass
     except OSError as error:

@@ -1,8 +1,6 @@
 """Which scans were meant: files, folders and patterns to NIfTI files and DICOM series, each with a name of its own."""
 
-import glob
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,16 +8,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+from adawac.data.sources.channels import case_and_channel, channel_fault, is_nifti, stem
 from adawac.data.sources.dicom_series import load_pydicom
 from adawac.data.sources.patterns import glob_cases
+from adawac.data.sources.searching import WILDCARD, find, is_closed, walk
 from adawac.errors import MissingFileError
 
 __all__ = ["Scan", "find_cases", "find_scans"]
 
-_NIFTI = (".nii.gz", ".nii")
 _DICOM = (".dcm", ".dicom", ".ima")
 _MODALITIES = ("CT", "MR", "PT")  # structure sets, doses, reports and segmentations are no scans
-_CHANNEL = re.compile(r"(?P<case>.+)_\d{4}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +46,17 @@ def find_scans(given: Iterable[Path | str], channels: int = 1, leave_out: Path |
     """Return the scans that files, folders and patterns stand for, each once.
 
     Args:
-        given: NIfTI files, DICOM files, folders of either (searched all the way down), or glob patterns of these.
+        given: NIfTI files, DICOM files, folders of either (searched all the way down, but for nnU-Net's label maps), or
+            glob patterns of these.
         channels: Channels of a scan. With several, files CASE_0000.nii.gz, CASE_0001.nii.gz, … are one scan.
         leave_out: A folder that is not searched: where the label maps go.
     """
     places = list(_places(given))
     scans = list(_scans_of([one for one in places if not one.is_dir()], channels, folder=None))
     for folder in (one for one in places if one.is_dir()):
-        own = list(_scans_of(_below(folder, leave_out), channels, folder))
+        if beside := _scans_beside(folder.absolute()):
+            raise MissingFileError(f"Expected scans, but {folder} holds label maps. Give {beside}.")
+        own = list(_scans_of(sorted(_below(folder, leave_out)), channels, folder))
         if not own:
             raise MissingFileError(
                 f"Expected scans in {folder}, but it has neither NIfTI files nor DICOM series. Correct the path."
@@ -93,23 +94,43 @@ def _places(given: Iterable[Path | str]) -> Iterator[Path]:
     """Yield what exists of the given words; those that do not exist are patterns."""
     for word in given:
         path = Path(word).expanduser()
-        # (Path.glob takes no patterns that begin at the root.)
-        matches = [str(path)] if path.exists() else sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
+        matches = [path] if path.exists() else _matches(path)
         if not matches:
             raise MissingFileError(
                 f"Expected a scan, a folder or a pattern, but {word} matches nothing. Correct the path."
             )
-        yield from (Path(one) for one in matches)
+        yield from matches
+
+
+def _matches(pattern: Path) -> list[Path]:
+    """Return what matches a pattern, but nothing in folders that do, which are searched, or in those of label maps."""
+    fixed = next((k for k, part in enumerate(pattern.parts) if WILDCARD.search(part)), None)
+    if fixed is None:
+        return []
+    root = Path(*pattern.parts[:fixed])
+    found = find(root, str(Path(*pattern.parts[fixed:])))
+    folders = {one for one in found if one.is_dir()}
+    folders |= {one for path in found for one in path.parents if one != root and _scans_beside(one)}
+    return [one for one in found if folders.isdisjoint(one.parents)]
 
 
 def _below(folder: Path, leave_out: Path | None) -> Iterator[Path]:
-    """Yield the files of a folder, without hidden ones and without earlier label maps, and folders that are closed."""
+    """Yield the files of a folder, without earlier label maps and nnU-Net's, and folders that are closed."""
     skipped = _skipped(folder, leave_out)
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        wanted = path.is_file() or (path.is_dir() and not os.access(path, os.R_OK | os.X_OK))
-        if wanted and not hidden and not (skipped and path.resolve().is_relative_to(skipped)):
-            yield path
+
+    def no_scans(one: Path) -> bool:
+        return _scans_beside(one) is not None or (skipped is not None and one.resolve().is_relative_to(skipped))
+
+    for place, files in walk(folder, no_scans):
+        yield from [place] if is_closed(place) else files
+
+
+def _scans_beside(folder: Path) -> Path | None:
+    """Return the folder of the scans that belong to a folder of label maps, as imagesTr does to labelsTr."""
+    if not folder.name.startswith("labels"):
+        return None
+    scans = folder.with_name(folder.name.replace("labels", "images", 1))
+    return scans if scans.is_dir() else None
 
 
 def _skipped(folder: Path, leave_out: Path | None) -> Path | None:
@@ -128,7 +149,10 @@ def _scans_of(paths: Iterable[Path], channels: int, folder: Path | None) -> Iter
         if path.is_dir():
             problem = "Expected a folder of scans, but it may not be read. Change its permissions."
             yield Scan(name=path.name, kind="nifti", files=(path,), problem=problem)
-        elif path.name.lower().endswith(_NIFTI):
+        elif not path.exists():
+            problem = "Expected a file, but it is a link to nothing. Mend the link, or fetch what it leads to."
+            yield Scan(name=stem(path), kind="nifti", files=(path,), problem=problem)
+        elif is_nifti(path):
             nifti.append(path)
         elif _is_dicom(path):
             dicom.append(path)
@@ -149,25 +173,14 @@ def _is_dicom(path: Path) -> bool:
         return False
 
 
-def _stem(path: Path) -> str:
-    ending = next((one for one in _NIFTI if path.name.lower().endswith(one)), "")
-    return path.name[: len(path.name) - len(ending)]
-
-
 def _nifti_scans(paths: Sequence[Path], channels: int) -> Iterator[Scan]:
     groups: dict[tuple[Path, str, bool], list[Path]] = {}
     for path in sorted(paths):
-        match = _CHANNEL.fullmatch(_stem(path)) if channels > 1 else None
-        key = (path.parent, match["case"], True) if match else (path, _stem(path), False)
+        match = case_and_channel(path) if channels > 1 else None
+        key = (path.parent, match[0], True) if match else (path, stem(path), False)
         groups.setdefault(key, []).append(path)
     for (_, name, numbered), files in groups.items():
-        numbers = [_stem(path)[-4:] for path in files]
-        expected = [f"{number:04d}" for number in range(len(files))]
-        problem = (
-            f"Expected the channels {', '.join(expected)}, but got {', '.join(numbers)}. Add the missing file."
-            if numbered and len(files) > 1 and numbers != expected  # a single 4D file may end in a year
-            else ""
-        )
+        problem = channel_fault(name, files) if numbered and len(files) > 1 else ""  # one 4D file may end in a year
         yield Scan(name=name, kind="nifti", files=tuple(files), problem=problem)
 
 
@@ -189,7 +202,7 @@ def _dicom_scans(paths: Sequence[Path], folder: Path | None) -> Iterator[Scan]:
     folders = Counter(_folder(files) for files in series.values())
     for (uid, _), files in series.items():
         own = _folder(files)
-        name = own.resolve().name
+        name = _absolute(own).name
         if folders[own] > 1:  # several series in one folder
             name += "_" + sha256(uid.encode()).hexdigest()[:8]
         yield Scan(name=name, kind="dicom", files=tuple(files))
@@ -212,6 +225,11 @@ def _folder(files: Iterable[Path]) -> Path:
     return min((one.parent for one in files), key=_depth)
 
 
+def _absolute(folder: Path) -> Path:
+    """Return a folder with all its names, those of links as they stand: people named them."""
+    return Path(os.path.abspath(folder))  # noqa: PTH100  Path.absolute keeps a/..
+
+
 def _depth(path: Path) -> int:
     return len(path.parts)
 
@@ -230,7 +248,10 @@ def _named(scans: Iterable[Scan]) -> list[Scan]:
         ]
         count = Counter(name.casefold() for name in names)  # not every file system tells A from a
         clash = [k for k, name in enumerate(names) if count[name.casefold()] > 1]
-        deeper = [k for k in clash if depth[k] < len(above[k])]
+        places: dict[str, set[str]] = {}
+        for k in clash:
+            places.setdefault(names[k].casefold(), set()).add("/".join(above[k]))
+        deeper = [k for k in clash if depth[k] < len(above[k]) and len(places[names[k].casefold()]) > 1]
         if not deeper:
             break
         for k in deeper:
@@ -241,6 +262,6 @@ def _named(scans: Iterable[Scan]) -> list[Scan]:
 
 
 def _folders_above(scan: Scan) -> list[str]:
-    where = _folder(scan.files).resolve()
+    where = _absolute(_folder(scan.files))
     parts = (where.parent if scan.kind == "dicom" and not scan.problem else where).parts
     return [part for part in parts if part != where.anchor]

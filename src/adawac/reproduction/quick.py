@@ -9,6 +9,7 @@ from adawac.data.phantom import phantom_source
 from adawac.data.phantom_files import write_synapse_layout
 from adawac.data.prepare import prepare
 from adawac.data.store import is_store
+from adawac.data.writing import writing
 from adawac.errors import ConfigError
 from adawac.reproduction.grids import Grid
 
@@ -40,9 +41,9 @@ def phantom_store(grid: Grid, folder: Path) -> Path:
         return store
     if which.get("layout") == "synapse":
         training = {int(number): (one[0], one[1], one[2]) for number, one in which["training"].items()}
-        files = write_synapse_layout(
-            folder / f"{name}-files", size=which["size"], training=training, test=which["test"]
-        )
+        files = folder / f"{name}-files"
+        with writing(files, "the phantom"):
+            write_synapse_layout(files, size=which["size"], training=training, test=which["test"])
         prepare("synapse", files, store, workers=1, progress=False)
     else:
         prepare(phantom_source(**which["phantom"]), None, store, workers=1, progress=False)

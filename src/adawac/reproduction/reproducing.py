@@ -8,6 +8,7 @@ from typing import Any
 
 from adawac.data.store import Store
 from adawac.errors import MissingFileError, RunError
+from adawac.files import make_folder
 from adawac.locks import FolderLock
 from adawac.reproduction.drawing import draw_figures
 from adawac.reproduction.engines import Watch, build_engine
@@ -191,7 +192,7 @@ def _notes(about: str, changes: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _lock(out: Path) -> FolderLock:
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         return FolderLock(out)
     except OSError as error:
         raise RunError(

@@ -15,7 +15,7 @@ import adawac
 from adawac.config import Config, dumps
 from adawac.data.cases import SampleTable, match_rows
 from adawac.errors import AdawacError, RunError
-from adawac.files import AppendFile, beside, is_temporary, write_text
+from adawac.files import AppendFile, beside, is_temporary, make_folder, write_text
 from adawac.locks import LOCK, FolderLock
 from adawac.runs import layout
 from adawac.runs.checkpoints import save_checkpoint
@@ -64,7 +64,7 @@ class RunWriter:
         self.folder = Path(folder)
         self._opened = False
         with self._explained():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             _check_folder(self.folder, resume)
             self._lock = FolderLock(self.folder)
         try:

@@ -7,7 +7,9 @@ from pathlib import Path
 from adawac.data.cases import Case, CaseRef
 from adawac.data.preprocessing import MR, READY
 from adawac.data.sources.base import SOURCES, Classes, Source, check_refs, number_in
+from adawac.data.sources.channels import is_nifti, stem
 from adawac.data.sources.nifti import load_nifti
+from adawac.data.sources.searching import files_below
 from adawac.data.sources.slices import SliceSource, find_folder, group_slices
 from adawac.errors import DataError
 
@@ -88,8 +90,8 @@ class AcdcRelease(Source):
         """Find the frames; a frame without its label map is a `DataError`."""
         assert self.root is not None
         refs = []
-        for path in sorted(self.root.rglob("patient*_frame*.nii*")):
-            case = path.name.removesuffix(".gz").removesuffix(".nii")
+        for path in filter(is_nifti, files_below(self.root)):
+            case = stem(path)
             match = _FRAME.fullmatch(case)
             if match is None:
                 continue

@@ -11,6 +11,8 @@ from typing import Any
 
 from adawac.data.cases import Case, CaseRef, check_name
 from adawac.data.preprocessing import MR, Preprocessing
+from adawac.data.sources.channels import is_nifti
+from adawac.data.sources.searching import files_below
 from adawac.errors import AdawacError, ConfigError, DataError, MissingFileError
 from adawac.registry import Registry
 
@@ -149,7 +151,7 @@ def detect_source(root: Path | str, **options: Any) -> Source:
 
 def _hint(root: Path) -> str:
     """Return what to do where the folder holds NIfTI files in no layout that is known."""
-    example = next((path for path in root.rglob("*.nii*") if not path.name.startswith(".")), None)
+    example = next(filter(is_nifti, files_below(root)), None)
     if example is None:
         return ""
     return (

@@ -21,6 +21,7 @@ from adawac.data.sources.dicom_series import LPS_TO_RAS, Affine, load_highdicom,
 from adawac.data.sources.nifti import NAME_PATTERN, found_classes, read_groups
 from adawac.data.sources.patterns import glob_cases
 from adawac.data.sources.reading import check_same_grid, read_nifti_turned, to_class_indices
+from adawac.data.sources.searching import files_below
 from adawac.errors import DataError
 
 __all__ = ["DicomSource", "dicom"]
@@ -209,8 +210,7 @@ def _scan(root: Path) -> tuple[list[_Series], list[_Segmentation], bool]:
     segmentations = []
     contours = False
     folders: dict[str, set[str]] = {}
-    paths = sorted(one for one in root.rglob("*") if one.is_file())
-    for path, header in run_jobs(_read_header, paths, title="Reading DICOM headers", workers=1):
+    for path, header in run_jobs(_read_header, files_below(root), title="Reading DICOM headers", workers=1):
         if header is None:
             continue
         contours = contours or header.get("Modality") == "RTSTRUCT"
@@ -237,11 +237,11 @@ def _read_header(path: Path) -> Any:
     """Return the tags that are needed, or None for a file that is no DICOM image; a broken .dcm is an error."""
     pydicom = load_pydicom()
     claims = path.suffix.lower() in (".dcm", ".dicom", ".ima")
-    with path.open("rb") as file:
-        magic = file.read(132)[128:]
-    if path.name == "DICOMDIR" or (magic != b"DICM" and not claims):
-        return None
     try:
+        with path.open("rb") as file:
+            magic = file.read(132)[128:]
+        if path.name == "DICOMDIR" or (magic != b"DICM" and not claims):
+            return None
         header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(_HEADER))
         header.SeriesInstanceUID  # noqa: B018  a file without it cannot be placed
     except (pydicom.errors.InvalidDicomError, OSError, EOFError, ValueError, AttributeError) as error:

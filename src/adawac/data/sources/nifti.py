@@ -14,6 +14,7 @@ from adawac.data.cases import Case, CaseRef
 from adawac.data.parallel import run_jobs
 from adawac.data.preprocessing import CT, MR
 from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
+from adawac.data.sources.channels import case_and_channel, channel_fault, is_nifti, stem
 from adawac.data.sources.patterns import match_patterns
 from adawac.data.sources.reading import read_json, read_nifti_image, read_nifti_label, read_nifti_values
 from adawac.errors import ConfigError, DataError, MissingFileError
@@ -179,10 +180,6 @@ def read_groups(path: Path) -> dict[str, str]:
 _Pair = tuple[str, str, tuple[Path, ...], tuple[Path, ...]]
 
 
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".nii")
-
-
 def _patient_of(case: str, pattern: str | None) -> str:
     if pattern is None:
         return case
@@ -201,41 +198,31 @@ def _scans(folder: Path) -> list[Path]:
     """Return the NIfTI files of a folder, without macOS's hidden companions."""
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.glob("*.nii*") if not path.name.startswith("."))
+    return sorted(path for path in folder.iterdir() if is_nifti(path) and not path.name.startswith("."))
 
 
 def _match_folders(root: Path, description: Mapping[str, Any]) -> list[_Pair]:
     """nnU-Net: imagesTr/CASE_0000.nii.gz, labelsTr/CASE.nii.gz, and the same with Ts for testing."""
     pairs: list[_Pair] = []
     for suffix, split in (("Tr", "train"), ("Ts", "test")):
-        channels: dict[str, dict[str, Path]] = {}
+        channels: dict[str, list[Path]] = {}
         for path in _scans(root / f"images{suffix}"):
-            match = re.fullmatch(r"(?P<case>.+)_(?P<channel>\d{4})", _stem(path))
-            if match is None:
+            numbered = case_and_channel(path)
+            if numbered is None:
                 raise DataError(f"Expected CASE_0000.nii.gz, but got {path}. Rename it as nnU-Net asks for.")
-            if match["channel"] in channels.setdefault(match["case"], {}):
-                raise DataError(
-                    f"Expected one file per case and channel, but {channels[match['case']][match['channel']]} "
-                    f"and {path} are the same. Remove the copy."
-                )
-            channels[match["case"]][match["channel"]] = path
+            channels.setdefault(numbered[0], []).append(path)
         labels = _unique_stems(root / f"labels{suffix}")
         for case, files in channels.items():
-            expected = [f"{number:04d}" for number in range(len(files))]
-            if sorted(files) != expected:
-                raise DataError(
-                    f"Expected the channels {', '.join(expected)} of case {case}, but {root / f'images{suffix}'} has "
-                    f"{', '.join(sorted(files))}. Add the missing file, or rename these."
-                )
-            images = tuple(files[channel] for channel in sorted(files))
-            pairs.append((case, split, images, (labels[case],) if case in labels else ()))
+            if fault := channel_fault(case, files):
+                raise DataError(fault)
+            pairs.append((case, split, tuple(files), (labels[case],) if case in labels else ()))
     return pairs
 
 
 def _unique_stems(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in _scans(folder):
-        other = found.setdefault(_stem(path), path)
+        other = found.setdefault(stem(path), path)
         if other is not path:
             raise DataError(f"Expected one label map per case, but got {other} and {path}. Remove the copy.")
     return found
@@ -251,11 +238,11 @@ def _match_listed(root: Path, description: Mapping[str, Any]) -> list[_Pair]:
                 "Mend dataset.json."
             )
         image, label = _inside(root, entry["image"]), _inside(root, entry.get("label") or "")
-        pairs.append((_stem(image), "train", (image,), (label,) if label.is_file() else ()))
+        pairs.append((stem(image), "train", (image,), (label,) if label.is_file() else ()))
     for entry in description.get("test", []):
         image = _inside(root, entry["image"] if isinstance(entry, dict) else entry)
         if image.is_file():
-            pairs.append((_stem(image), "test", (image,), ()))
+            pairs.append((stem(image), "test", (image,), ()))
     return pairs
 
 
@@ -277,10 +264,10 @@ def _read_description(path: Path) -> dict[str, Any]:
 
 
 def _inside(root: Path, name: str) -> Path:
-    path = root / name
-    if not path.resolve().is_relative_to(root.resolve()):
+    """Return a file that is listed; by its name it must lie below the folder, wherever links lead from there."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
         raise DataError(f"Expected files below {root}, but dataset.json lists {name!r}. Mend dataset.json.")
-    return path
+    return root / name
 
 
 def _channel_names(description: Mapping[str, Any]) -> list[str]:

@@ -1,11 +1,10 @@
 """Files by glob pattern, and cases named after what the wildcards stand for."""
 
-import os
 import re
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
+from adawac.data.sources.searching import find
 from adawac.errors import ConfigError, DataError
 
 __all__ = ["glob_cases", "match_patterns"]
@@ -23,14 +22,14 @@ def glob_cases(root: Path, pattern: str) -> dict[str, Path]:
         )
     if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         raise ConfigError(f"Expected a pattern of files below {root}, but got {pattern!r}. Leave the folder out of it.")
+    if Path(pattern).name == "**":
+        pattern += "/*"
     expression = re.compile("".join(_WILDCARDS.get(part) or re.escape(part) for part in _PARTS.split(pattern)))
     # Brackets stand for themselves: they are common in names, and a set of characters is hardly ever meant.
-    literal = pattern.replace("[", "[[]")
-    _check_folders(root, literal)
     found: dict[str, Path] = {}
-    for path in sorted(root.glob(literal)):
+    for path in find(root, pattern.replace("[", "[[]")):
         match = expression.fullmatch(path.relative_to(root).as_posix())
-        if match is None or path.name.startswith("."):
+        if match is None or path.is_dir():
             continue
         case = "_".join(part.replace("/", "_") for part in match.groups() if part is not None)
         case = case.removesuffix(".gz").removesuffix(".nii").strip()
@@ -40,15 +39,6 @@ def glob_cases(root: Path, pattern: str) -> dict[str, Path]:
                 f"Expected case ids that differ, but {other} and {path} are both {case!r}. Use a finer pattern."
             )
     return found
-
-
-def _check_folders(root: Path, pattern: str) -> None:
-    """Raise a `DataError` where a folder may not be searched: its scans would be missing without a word."""
-    parents = Path(pattern).parts[:-1]
-    levels = [root.glob("/".join(parents[: depth + 1])) for depth in range(len(parents))]
-    for folder in chain([root], *levels):
-        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
-            raise DataError(f"Expected a folder of scans, but {folder} may not be read. Change its permissions.")
 
 
 def match_patterns(

@@ -40,7 +40,8 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
     from nibabel.spatialimages import HeaderDataError
 
     if not path.is_file():
-        raise MissingFileError(f"Expected {kind}, but {path} is not there. Correct the path, or add the file.")
+        what = "is a folder" if path.is_dir() else "leads nowhere" if path.is_symlink() else "is not there"
+        raise MissingFileError(f"Expected {kind}, but {path} {what}. Correct the path, or add the file.")
     if not os.access(path, os.R_OK):
         raise DataError(f"Expected {kind}, but {path} may not be read. Change its permissions.")
     try:

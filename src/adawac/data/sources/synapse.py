@@ -8,6 +8,7 @@ from adawac.data.cases import Case, CaseRef
 from adawac.data.preprocessing import CT, READY
 from adawac.data.sources.base import SOURCES, Classes, Source, check_refs, number_in
 from adawac.data.sources.nifti import load_nifti
+from adawac.data.sources.searching import files_below
 from adawac.data.sources.slices import SliceSource, find_folder, group_slices
 from adawac.errors import DataError
 
@@ -89,7 +90,7 @@ class SynapseRelease(Source):
 def _by_number(root: Path, prefix: str) -> dict[str, Path]:
     pattern = re.compile(rf"{prefix}(?P<number>\d{{4}})\.nii(\.gz)?")
     found: dict[str, Path] = {}
-    for path in sorted(root.rglob(f"{prefix}*.nii*")):
+    for path in files_below(root):
         if match := pattern.fullmatch(path.name):
             if match["number"] in found:
                 raise DataError(
