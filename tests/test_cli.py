@@ -145,6 +145,13 @@ def test_ctrl_c_while_the_command_is_loaded_has_no_traceback(
     assert capsys.readouterr().err == "adawac: Interrupted.\n"
 
 
+def test_what_exits_by_itself_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "app", lambda *_, **__: sys.exit(3))
+    with pytest.raises(SystemExit) as left:
+        run(["models"])
+    assert left.value.code == 3
+
+
 def test_a_command_may_return_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "app", lambda *_, **__: 3)
     assert run(["predict"]) == 3

@@ -81,7 +81,11 @@ def _run(argv: Sequence[str]) -> int:
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         return _fail(130, "Interrupted.", debug)
-    except (BrokenPipeError, SystemExit):  # the reader of our output has gone, as `head` does; rich then exits
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        return 141
+    except SystemExit as leaving:
+        if not isinstance(leaving.__context__, BrokenPipeError):  # on which rich exits
+            raise
         return 141
     except CycloptsError as error:
         return _fail(2, f"{error} See {_help_for(words)}.", debug)
