@@ -143,7 +143,7 @@ def consistency(
         first: latents of the first views: maps (B, C, h, w), volumes, token sequences (B, N, C), or vectors.
         second: latents of the second views.
         rho: `euclidean` is ‖z₁ − z₂‖₂; `rms` the same over √(entries of z), which is a metric too and does not grow
-            with the latent (the paper's Example carries that factor); `mse` its square, as in the released code;
+            with the latent (the paper's Example has 1/√d, for d pixels); `mse` its square, as in the released code;
             `cosine` is 1 − cos(z₁, z₂).
         visible: positions to compare; the others count nowhere.
     """

@@ -132,8 +132,8 @@ def _midpoint_norm(theta_e: Tensor, gamma: float) -> float:
 def vertex_shortfall(instance: Instance) -> float:
     """Return how far the best β in {0, 1}^n stays below the saddle point's value; positive: none of them is a saddle.
 
-    Proposition 1 has one whether or not the samples are separated: its proof replaces β_i where ℓ_CE = R_AC by 0 or 1,
-    after which θ need no longer be the minimiser. All 2^n vertices are tried.
+    The proof of Proposition 1 finds one before it uses that the samples are separated: it replaces β_i where
+    ℓ_CE = R_AC by 0 or 1, after which θ need no longer be the minimiser. All 2^n vertices are tried.
     """
     vertices = itertools.product((0.0, 1.0), repeat=instance.num_samples)
     best = max(inner_minimum(instance, np.array(vertex)).value for vertex in vertices)

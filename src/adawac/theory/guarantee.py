@@ -1,7 +1,8 @@
 """Step sizes for Algorithm 1, and what they guarantee: Proposition 2, and what its proof supports.
 
 Let R_θ² = γ²/2 and R_β² = n·log 2 be the extents of F_γ and of the weights in their mirror maps. For any two constant
-step sizes, stochastic mirror descent (Nemirovski et al., 2009, Section 3) keeps its averages' mean duality gap below
+step sizes, stochastic mirror descent (Nemirovski et al., 2009, Section 3) from θ_0 = θ* and β_0 = 1/2, the centres of
+both, keeps its averages' mean duality gap below
 
     2·(R_θ²/η_θ + R_β²/η_β)/T + 5/2·(η_θ·C_θ² + η_β·C_β²).
 
@@ -63,7 +64,7 @@ def eta_beta_for(c_beta: float, num_epochs: float) -> float:
 
 
 def provable_bound(instance: Instance, num_steps: int, steps: Steps) -> float:
-    """Return a bound on the mean duality gap that holds for any step sizes and for Algorithm 1 as it is written.
+    """Return a bound on the mean duality gap for any step sizes, for Algorithm 1 from θ_0 = θ* and with a projection.
 
     Beside the two terms of mirror descent it has one for the θ step's use of the weight that the same draw has just
     moved, which biases it by at most γ·η_β·C_θ·C_β, and one for averaging over t = 1, …, T instead of 0, …, T − 1.

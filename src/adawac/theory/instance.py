@@ -35,7 +35,7 @@ __all__ = [
 Array = NDArray[np.float64]
 
 _TEACHER = np.array([2.0, -1.0, 1.0])
-_SPARSE_INTERCEPT = -6.0  # about 1 % foreground
+_SPARSE_INTERCEPT = -6.0  # about 0.6 % foreground
 _JITTER = 0.5  # how far an augmentation may move a feature, which lies in [-1, 1]
 
 
