@@ -138,7 +138,7 @@ def main() -> None:
             calls: dict[str, dict] = {}
             for store in stores:
                 for preset in PRESETS:
-                    calls |= step_calls(model, store, preset) | calls
+                    calls |= step_calls(model, store, preset)
                     print(f"{model}, {preset}, {store.name}: {len(calls)} variants", flush=True)
             found[model] = list(calls.values())
     lines = (json.dumps(model) + ": [\n" + ",\n".join(map(json.dumps, calls)) + "\n]" for model, calls in found.items())

@@ -282,9 +282,9 @@ BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def dated(name: str, result: dict[str, Any]) -> str:
     """Return a sentence where the source has changed since something was measured on a GPU."""
-    source = result.get("source")
-    present = gpu_check.source_hash(name.removeprefix("training-"))
-    return "" if source in (None, present) else " Measured before the last change of the source."
+    if "source" not in result or result["source"] == gpu_check.source_hash(name.removeprefix("training-")):
+        return ""
+    return " Measured before the last change of the source."
 
 
 def rendered(page: str) -> str:

@@ -155,8 +155,7 @@ def start(store: Path, model: str) -> dict:
     """Time `adawac train` from its start to the first step: where Triton has compiled nothing yet, and once it has."""
     found = {}
     with tempfile.TemporaryDirectory() as scratch:
-        settings = [f"--set={path}={value}" for path, value in BASE.items() if path != "method.options"]
-        settings += [f"--set=method.options.{name}={value}" for name, value in BASE["method.options"].items()]
+        settings = [f"--set={path}={json.dumps(value)}" for path, value in BASE.items()]
         for name in ("nothing compiled yet", "all compiled"):
             run = Path(scratch) / name.replace(" ", "-")
             script = [sys.executable, str(Path(__file__).with_name("first_step.py"))]

@@ -170,17 +170,23 @@ def _driver() -> ctypes.CDLL | None:
         return None
 
 
+def _first_gpu(driver: ctypes.CDLL) -> ctypes.c_int | None:
+    device = ctypes.c_int()
+    there = driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0
+    return device if there else None
+
+
 def _wake(driver: ctypes.CDLL) -> None:
     """Make the first GPU's context, which is the one that torch will use."""
-    device, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    device = _first_gpu(driver)
+    if device is not None:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), device)
 
 
 def _capability(driver: ctypes.CDLL) -> int | None:
     """Return the first GPU's compute capability; None where there is no GPU."""
-    device, found = ctypes.c_int(), []
-    if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(device), 0) != 0:
+    device, found = _first_gpu(driver), []
+    if device is None:
         return None
     for number in (_MAJOR, _MINOR):
         value = ctypes.c_int()
