@@ -38,7 +38,11 @@ STEP = [
     *(f"data/{one}.py" for one in ("views", "resample", "warp_kernels", "randomness")),
 ]
 # And what happens before the first one.
-START = [*STEP, "rehearsal.py", "gpu.py", "train/ahead.py", "train/setup.py", "train/ranks.py"]
+START = [
+    *STEP,
+    *("rehearsal.py", "gpu.py", "train/kernel_calls.json"),
+    *(f"train/{one}.py" for one in ("ahead", "setup", "ranks")),
+]
 
 
 def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[str]]]:
@@ -70,7 +74,8 @@ def source_hash(part: str = "training") -> str:
     digest = hashlib.sha256()
     for path in _files(START if part.startswith("start") else STEP):
         digest.update(path.relative_to(ROOT).as_posix().encode())
-        digest.update("\n".join(_code(path.read_text())).encode())
+        text = path.read_text()
+        digest.update(("\n".join(_code(text)) if path.suffix == ".py" else text).encode())
     return digest.hexdigest()[:16]
 
 

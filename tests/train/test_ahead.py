@@ -8,12 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from adawac.config import TrainConfig, override
-from adawac.train import ahead
+from adawac.train import ahead, fit
 from places import REPOSITORY
 
 pytest.importorskip("triton")
@@ -135,6 +136,42 @@ def test_on_a_gpu_nothing_is_left_to_compile(tmp_path, model):
     cache = {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
     run("import sys\nfrom adawac.train import ahead\nahead._main(sys.argv[1])", model, **cache)
     assert run(STEP, model, tmp_path / "store", **cache) == []
+
+
+def test_what_several_kernels_need_is_built_by_one_process(tmp_path):
+    signatures = (["pointer", "i32"], ["pointer"], ["pointer", "i32"])
+    assert [ahead._is_first(tmp_path, one) for one in signatures] == [True, True, False]
+
+
+def test_a_training_waits_for_its_kernels_before_the_first_step(monkeypatch, tmp_path, config):
+    happened = []
+    monkeypatch.setattr(ahead, "wait", lambda: happened.append("waited"))
+    watch = SimpleNamespace(
+        start=lambda *_: happened.append("start"),
+        step=lambda *_: happened.append("step"),
+        epoch=lambda *_: None,
+    )
+    fit(override(config, {"epochs": 1}), tmp_path / "run", watch=watch)
+    assert happened[:3] == ["start", "waited", "step"]
+
+
+def test_waiting_ends_with_the_process(monkeypatch, tmp_path):
+    code = "import pathlib, sys, time\ntime.sleep(1)\npathlib.Path(sys.argv[1]).touch()"
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "done"])
+    monkeypatch.setattr(ahead, "_begun", [process])
+    ahead.wait()
+    assert (tmp_path / "done").exists()
+    ahead.wait()  # there is nothing left to wait for
+
+
+def test_waiting_has_an_end(monkeypatch):
+    process = subprocess.Popen([sys.executable, "-c", "import time\ntime.sleep(600)"])
+    monkeypatch.setattr(ahead, "_begun", [process])
+    monkeypatch.setattr(ahead, "PATIENCE", 0.1)
+    ahead.wait()
+    assert process.poll() is None
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture

@@ -3,19 +3,22 @@
 Triton compiles a kernel when it is first called, and a network calls dozens. For the networks that most people train
 they are known beforehand: `kernel_calls.json` lists them, made by `benchmarks/kernel_calls.py`. A process of its own,
 which needs nothing but Triton, calls the compiler for each, in as many processes as there are processors; what it
-leaves in Triton's cache the training finds there. A kernel that is not on the list is compiled when it is first called,
+leaves in Triton's cache the training finds there, and before its first step it waits until all of them are there: many
+processes are faster at it than its own threads. A kernel that is not on the list is compiled when it is first called,
 as ever, and one that need not be on it has cost a moment of an idle processor.
 """
 
 import ctypes
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,12 +28,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from adawac.config import TrainConfig
 
-__all__ = ["CALLS", "Compiler", "begin", "compile_calls", "known_calls"]
+__all__ = ["CALLS", "Compiler", "begin", "compile_calls", "known_calls", "wait"]
 
 CALLS = Path(__file__).with_name("kernel_calls.json")
 _MAJOR, _MINOR = 75, 76  # CUDA's numbers for the two parts of a GPU's compute capability
 
-_begun: list[subprocess.Popen[bytes]] = []  # they end by themselves, and nobody has to wait for them
+PATIENCE = 60.0  # seconds after which a training compiles by itself what it still needs
+
+_begun: list[subprocess.Popen[bytes]] = []  # they end by themselves
 
 
 def begin(config: "TrainConfig") -> bool:
@@ -47,6 +52,13 @@ def begin(config: "TrainConfig") -> bool:
     if ours and find_spec("triton") is not None and known_calls(config.model.name):
         _begun.append(_process(config.model.name))
     return True
+
+
+def wait() -> None:
+    """Wait for the kernels whose compilation was begun; it goes on beside everything else if it takes too long."""
+    while _begun:
+        with suppress(subprocess.TimeoutExpired):
+            _begun.pop().wait(PATIENCE)
 
 
 def _process(model: str) -> subprocess.Popen[bytes]:
@@ -67,7 +79,7 @@ def compile_calls(calls: Sequence[Mapping[str, Any]], capability: int, processes
     Args:
         calls: Module, name, arguments and options of each; a tensor is the name of its type, and "unaligned" if it is.
         capability: The GPU's compute capability, such as 90.
-        processes: How many; by default all processors but two, which are left to whoever wants the kernels.
+        processes: How many; by default all processors but the one that is left to whoever wants the kernels.
     """
     from multiprocessing import get_context
 
@@ -76,11 +88,10 @@ def compile_calls(calls: Sequence[Mapping[str, Any]], capability: int, processes
 
     driver.set_active(Compiler(capability))
     there = len(os.sched_getaffinity(0))
-    with get_context("fork").Pool(processes or max(1, there - 2)) as pool:
+    with tempfile.TemporaryDirectory() as claims, get_context("fork").Pool(processes or max(1, there - 1)) as pool:
         tools = pool.apply_async(_build_tools)
-        pool.map(_compile, calls, chunksize=1)
+        pool.map(partial(_compile, Path(claims)), calls, chunksize=1)
         tools.wait()
-        pool.map(_build_launcher, calls, chunksize=1)
 
 
 class Compiler:
@@ -141,9 +152,31 @@ def _compiled(call: Mapping[str, Any]) -> Any:
     return kernel.run(*given, grid=(1,), warmup=True, **call["options"])
 
 
-def _compile(call: Mapping[str, Any]) -> None:
+def _compile(claims: Path, call: Mapping[str, Any]) -> None:
+    """Compile a kernel and build what calls it: for that some versions of Triton need a C compiler.
+
+    That takes as long as the kernel itself, and is done once for all kernels of a signature.
+
+    Args:
+        claims: A folder in which all processes note what they have taken on.
+        call: Of the kernel.
+    """
+    from triton.backends.nvidia.driver import CudaLauncher
+
     with suppress(Exception):  # whatever it is, the training will say so when it calls the kernel
-        _compiled(call)
+        kernel = _compiled(call)
+        types = ["pointer" if str(one).startswith("*") else one for one in kernel.src.signature.values()]
+        if _is_first(claims, types):
+            CudaLauncher(kernel.src, kernel.metadata)
+
+
+def _is_first(claims: Path, what: Sequence[Any]) -> bool:
+    """Tell whether no other process has taken this on."""
+    try:
+        (claims / hashlib.sha256(repr(what).encode()).hexdigest()).mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def _build_tools() -> None:
@@ -151,15 +184,6 @@ def _build_tools() -> None:
 
     with suppress(Exception):
         _ = driver.active.utils
-
-
-def _build_launcher(call: Mapping[str, Any]) -> None:
-    """Build what calls a compiled kernel: some versions of Triton have a C compiler do it for each signature."""
-    from triton.backends.nvidia.driver import CudaLauncher
-
-    with suppress(Exception):
-        kernel = _compiled(call)
-        CudaLauncher(kernel.src, kernel.metadata)
 
 
 def _driver() -> ctypes.CDLL | None:

@@ -14,6 +14,7 @@ import torch
 from adawac.config import TrainConfig
 from adawac.errors import ConfigError, RunError
 from adawac.runs import Run, RunWriter
+from adawac.train import ahead
 from adawac.train.advice import warn_of_short_end
 from adawac.train.fabric import Fabric
 from adawac.train.interrupt import Interrupt
@@ -136,6 +137,7 @@ def _fit(trainer: Trainer, keeper: Keeper, resume: bool, watch: Watch, interrupt
             size, world = config.data.batch_size, trainer.fabric.world_size
             warn_of_short_end(len(trainer.samples), size, world, config.optim.accumulate)
         watch.start(config, keeper.writer, step.steps)
+    ahead.wait()
     for epoch in range(done + 1, config.epochs + 1):
         started = time.perf_counter()
         if epoch == held + 1 and not trainer.criterion.training:
