@@ -181,6 +181,7 @@ def begun(monkeypatch):
     monkeypatch.setattr(ahead, "_driver", object)
     monkeypatch.setattr(ahead, "_wake", lambda driver: commands.append("wake"))
     monkeypatch.setattr(ahead, "_process", commands.append)
+    monkeypatch.setattr(ahead, "_begun", [])
     return commands
 
 
