@@ -64,8 +64,8 @@ def warn_of_rush(
         ce, ac = (float(np.median(fields[name])) for name in ("ell_ce", "reg_ac"))
         log.warning(
             "Weights of %.0f %% of the samples fell below %g in epoch %d, in which the median consistency was %.2g and "
-            "the median cross-entropy %.2g. That may switch their labels off for good: lower %s or lambda_ac, or let the "
-            "network settle first (%s).",
+            "the median cross-entropy %.2g. That may switch their labels off for good: lower %s or lambda_ac, or let "
+            "the network settle first (%s).",
             100 * off,
             OFF,
             epoch,
