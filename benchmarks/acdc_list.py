@@ -82,14 +82,14 @@ class Listing:
         rates: For each network, slices/s with one view and with two, until they are measured.
         overhead: Seconds that a run takes besides its steps, until they are measured.
         short: What the first pages show: a line's name, its row without AdaWAC and its row with it.
-        weights: Rows whose weights are looked at, with what they are called there.
+        weights: Tables of what became of weights, by their titles: rows, with what they are called there.
     """
 
     groups: list[Group]
     rates: dict[str, dict[int, float]] = field(default_factory=dict)
     overhead: float = 20.0
     short: list[tuple[str, str, str]] = field(default_factory=list)
-    weights: dict[str, str] = field(default_factory=dict)
+    weights: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def runs(self) -> list[Planned]:

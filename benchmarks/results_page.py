@@ -272,8 +272,17 @@ def _spread(values: Iterable[float | None], digits: int = 1, sign: str = "") -> 
     return f"{text} ± {statistics.stdev(numbers):.{digits}f}" if len(numbers) > 1 else text
 
 
-def _separation(labels: dict[str, str], rows: Rows, pictures: Iterable[Picture]) -> str:
+def _separation(tables: dict[str, dict[str, str]], rows: Rows, pictures: Iterable[Picture]) -> str:
     """Return what the weights of some rows' runs follow, and the pictures that are there."""
+    shown = [f"### {title}\n\n{text}" for title, labels in tables.items() if (text := _weights(labels, rows))]
+    if not shown:
+        return ""
+    drawn = [f"![{one.text}](assets/{one.path.name})\n*`{one.run}`*" for one in pictures if one.path.is_file()]
+    return "\n\n".join(["## What do the weights follow?", *shown, *drawn])
+
+
+def _weights(labels: dict[str, str], rows: Rows) -> str:
+    """Return a table of what became of some rows' weights; nothing where none has any."""
     chosen = {label: [one for one in rows.get(row, []) if one["separation"]] for row, label in labels.items()}
     chosen = {label: entries for label, entries in chosen.items() if entries}
     if not chosen:
@@ -290,9 +299,7 @@ def _separation(labels: dict[str, str], rows: Rows, pictures: Iterable[Picture])
             for name in pathologies
         ),
     ]
-    parts = ["## What do the weights follow?", table(["after the last epoch", *chosen], body)]
-    parts += [f"![{one.text}](assets/{one.path.name})\n*`{one.run}`*" for one in pictures if one.path.is_file()]
-    return "\n\n".join(parts)
+    return table(["after the last epoch", *chosen], body)
 
 
 def _between_seeds(numbers: list[dict[str, Any]]) -> str:

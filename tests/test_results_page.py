@@ -37,7 +37,7 @@ set:
 rates: {smp:Unet/resnet18: {1: 100, 2: 50}, nonsense: {1: 100, 2: 50}}
 overhead: 10
 short: [[small, base, ada], [never run, endless, ada]]
-weights: {ada: Small network, base: Has none}
+weights: {From scratch: {ada: Small network, base: Has none}, Not run: {half: Half}}
 groups:
   first:
     title: Does it help?
@@ -513,7 +513,8 @@ class TestPage:
         (tmp_path / "there.png").touch()
         pictures = [page.Picture("ada", "weights", tmp_path / f"{name}.png", "β") for name in ("there", "absent")]
         text = page.blocks(listing, [*entries, entry("base", 1, 0.7, (4.0, 4.0))], pictures)["acdc-separation"]
-        assert "| after the last epoch | Small network |\n" in text
+        assert "### From scratch\n\n| after the last epoch | Small network |\n" in text
+        assert "### Not run" not in text
         assert "| AUC of β: label-dense above label-sparse | 0.60 ± 0.14 |" in text
         assert "| mean β, NOR | 0.60 ± 0.14 |" in text
         assert "| label-sparse slices | 30 of 1000 |" in text
