@@ -67,6 +67,19 @@ def test_where_a_store_lies_and_how_it_is_read_makes_no_other_configuration(tmp_
     assert [len(own) for own in by_configuration(found).values()] == [2]
 
 
+def test_another_precision_is_another_configuration_and_other_hardware_is_not(tmp_path):
+    store = make_store(tmp_path / "store", CASES)
+    hardware = {"first": {}, "wide": {"devices: 1": "devices: 2"}, "half": {"precision: auto": "precision: bf16"}}
+    for seed, (name, changes) in enumerate(hardware.items()):
+        config = make_run(tmp_path / name, store, size=(9, 9), seed=seed).folder / "config.yaml"
+        for old, new in changes.items():
+            assert old in config.read_text()
+            config.write_text(config.read_text().replace(old, new))
+    found = evaluate([tmp_path / name for name in hardware], workers=0, gallery=0)
+    assert {name: len(own) for name, own in by_configuration(found).items()} == {"adawac, auto": 2, "adawac, bf16": 1}
+    assert {(one.first, one.second) for one in compare(found)} == {("adawac, auto", "adawac, bf16")}
+
+
 def test_a_run_that_is_tested_elsewhere_is_another_configuration(tmp_path):
     store, other = (make_store(tmp_path / f"{name}-store", CASES, dataset=name) for name in ("here", "there"))
     runs = [make_run(tmp_path / f"{seed}", store, size=(9, 9), seed=seed) for seed in (1, 2)]

@@ -12,6 +12,7 @@ import pytest
 from grid_files import SMALL, write_grid
 
 from adawac.cli import run as command
+from adawac.errors import RunError
 from adawac.reproduction import reproduce
 from adawac.runs import Run, list_runs
 
@@ -94,6 +95,18 @@ def test_a_failure_is_reported_and_the_others_finish(tmp_path, small_store, caps
     assert told["rows"][1]["cells"][0]["ours"] is not None
 
 
+def test_damaged_scores_are_named_and_made_again_once_they_are_removed(tmp_path, small_store, caplog):
+    path = write_grid(tmp_path / "grid.yaml", axes={"method": ["baseline"]}, paper={})
+    assert reproduce(path, tmp_path / "out", data=small_store).comparison.missing == 0
+    (scores,) = (tmp_path / "out").glob("runs/*/scores/*.csv")
+    scores.write_bytes(scores.read_bytes()[:1000])
+    assert reproduce(path, tmp_path / "out", data=small_store).comparison.missing > 0
+    assert str(scores) in caplog.text
+    assert "remove that file" in caplog.text
+    scores.unlink()
+    assert reproduce(path, tmp_path / "out", data=small_store).comparison.missing == 0
+
+
 def test_a_run_does_not_depend_on_what_its_process_ran_before(tmp_path, small_store):
     path = write_grid(tmp_path / "grid.yaml", axes={"method": ["pair", "adawac"]}, paper={})
     both, alone = Told(), Told()
@@ -103,6 +116,24 @@ def test_a_run_does_not_depend_on_what_its_process_ran_before(tmp_path, small_st
     assert pid_of(both.jobs[0]) == pid_of(both.jobs[1]) != pid_of(alone.jobs[0])
     for file in ("checkpoints/last.safetensors", "scores/test-adawac-last.csv"):
         assert (both.jobs[1].folder / file).read_bytes() == (alone.jobs[0].folder / file).read_bytes()
+
+
+def test_logs_and_tables_that_cannot_be_written_are_said_and_cost_no_run(tmp_path, small_store, capfd):
+    path = write_grid(tmp_path / "grid.yaml", axes={"method": ["baseline"]}, paper={})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "logs").write_text("no folder")
+    found = reproduce(path, tmp_path / "out", data=small_store)
+    ((job, outcome),) = found.failures.items()
+    assert outcome.reason.startswith(f"Expected to write to {job.log}, but got: it is a file.")
+    assert "Traceback" not in capfd.readouterr().err
+    # Nor can a table: the runs are there all the same.
+    (tmp_path / "out" / "logs").unlink()
+    (tmp_path / "out" / "grid.md").unlink()
+    (tmp_path / "out" / "grid.md").mkdir()
+    with pytest.raises(RunError, match=r"write the results to .*out, but got: Is a directory.*the same command"):
+        reproduce(path, tmp_path / "out", data=small_store)
+    (tmp_path / "out" / "grid.md").rmdir()
+    assert reproduce(path, tmp_path / "out", data=small_store).skipped == 1
 
 
 def test_a_killed_job_fails_alone_and_is_resumed(tmp_path, small_store):
@@ -137,8 +168,23 @@ def test_a_killed_job_fails_alone_and_is_resumed(tmp_path, small_store):
     assert (state["epoch"], state["step"]) != (0, 0)
 
 
-def start(path, store, out) -> "subprocess.Popen[str]":
-    words = [sys.executable, "-m", "adawac", "reproduce", str(path), "--data", str(store), "--out", str(out)]
+def test_an_interruption_reaches_all_ranks_of_a_run(tmp_path, small_store):
+    settings = {**SMALL["settings"], "epochs": 500, "hardware.devices": 2}
+    path = write_grid(tmp_path / "grid.yaml", settings=settings, axes={"method": ["adawac"]}, paper={})
+
+    def stop(jobs):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(path, tmp_path / "out", data=small_store, watch=Told(stop))
+    (run,) = list_runs(tmp_path / "out")
+    assert run.status == "interrupted"
+    assert 0 < run.epoch < 500
+    assert "last" in run.checkpoints
+
+
+def start(path, store, out, *more) -> "subprocess.Popen[str]":
+    words = [sys.executable, "-m", "adawac", "reproduce", str(path), "--data", str(store), "--out", str(out), *more]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
@@ -156,8 +202,10 @@ def until(condition) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, small_store):
-    path = write_grid(tmp_path / "grid.yaml", settings=LONG, axes={"method": ["adawac"]}, paper={})
+@pytest.mark.parametrize("devices", [1, 2])
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, small_store, devices):
+    settings = {**LONG, "hardware.devices": devices}
+    path = write_grid(tmp_path / "grid.yaml", settings=settings, axes={"method": ["adawac"]}, paper={})
     process = start(path, small_store, tmp_path / "out")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -166,6 +214,10 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, small_store):
     assert "Traceback" not in err
     (run,) = list_runs(tmp_path / "out")
     assert run.status == "interrupted"
+    # With --json nothing is printed but numbers, of which there are none.
+    process = start(path, small_store, tmp_path / "out", "--json")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[0] == ""
     # The one who started it is killed: the run notices, saves and stops.
     process = start(path, small_store, tmp_path / "out")
     (run,) = list_runs(tmp_path / "out")
@@ -251,6 +303,27 @@ def test_a_method_that_is_not_there_is_one_message_before_any_run(tmp_path, smal
     told = capsys.readouterr().err
     assert "'adawak'" in told
     assert "Near names: 'adawac'" in told
+    assert "runs, 0 of them done" not in told
+    assert not (tmp_path / "out" / "logs").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"figures": [{"draw": "weigths"}]}, "Near names: 'weights'"),
+        ({"figures": [{"draw": "weights"}]}, "Expected one run for the figure 'weights', but got 2"),
+        ({"figures": [{"draw": "scores", "options": {"wings": 2}}]}, "but got wings"),
+        ({"figures": [{"draw": "scores", "width": "huge"}]}, "but got 'huge'"),
+        ({"axes": {"model": ["small_network:small", "unett"]}}, "Near names: 'unet'"),
+    ],
+)
+def test_what_could_not_be_built_or_drawn_is_one_message_before_any_run(
+    tmp_path, small_store, capsys, changes, message
+):
+    path = write_grid(tmp_path / "grid.yaml", **{"paper": {}, **changes})
+    assert command(["reproduce", str(path), "--data", str(small_store), "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert message in told
     assert "runs, 0 of them done" not in told
     assert not (tmp_path / "out" / "logs").exists()
 

@@ -86,6 +86,13 @@ def test_interrupted_on_two_ranks_resumed_on_three_finished_on_one(settings, tmp
     assert_close(whole, last)
 
 
+def test_ranks_are_interrupted_within_epochs_of_a_few_steps_and_say_nothing_of_themselves(settings, tmp_path, capfd):
+    with pytest.raises(KeyboardInterrupt):
+        fit(override(settings, {"hardware.devices": 2}), tmp_path / "run", watch=Interrupted(1, 2))
+    assert Run(tmp_path / "run").epoch < 2
+    assert "GLOBAL_RANK" not in capfd.readouterr().err
+
+
 class Killed(Interrupted):
     """Kills its own process, a rank."""
 

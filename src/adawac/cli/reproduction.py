@@ -85,7 +85,8 @@ def reproduce(
             )
         except KeyboardInterrupt:
             overview.__exit__()
-            print_text("Runs are saved as far as they came. The same command goes on with them.\n")
+            if not as_json:
+                print_text("Runs are saved as far as they came. The same command goes on with them.\n")
             raise
     if as_json:
         from adawac.reproduction.rendering import to_dict

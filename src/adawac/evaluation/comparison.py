@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 # What two seeds of one configuration may differ in: nothing of it changes what is learned, but for the seed's luck.
+# Of the hardware only the precision does: it is what a comparison may be about.
 _FREE = ("seed", "hardware", "checkpoint_every", "track")
 _FREE_OF_DATA = ("store", "residence", "workers")
 # A store may be anywhere, but another data set, or one prepared otherwise, is no other seed.
@@ -197,13 +198,19 @@ def _key(evaluation: Evaluation) -> str:
     if isinstance(data, dict):
         settings["data"] = {name: value for name, value in data.items() if name not in _FREE_OF_DATA}
     trained_on = {name: run.data.get(name) for name in _OF_STORE}
-    return json.dumps([settings, trained_on, evaluation.dataset], sort_keys=True, default=str)
+    return json.dumps([settings, _precision(run), trained_on, evaluation.dataset], sort_keys=True, default=str)
+
+
+def _precision(run: Run) -> str | None:
+    """Return what a run computed in, where it says so: other loops may not."""
+    hardware = run.settings.get("hardware")
+    return hardware.get("precision") if isinstance(hardware, dict) else None
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """Return a name for each configuration: the method, and of the rest what differs; with the folder if need be."""
-    summaries = [{**run.summary, "dataset": run.data.get("dataset")} for run in runs]
-    told = ("preset", "model", "subset", "dataset")
+    summaries = [{**run.summary, "dataset": run.data.get("dataset"), "precision": _precision(run)} for run in runs]
+    told = ("preset", "model", "subset", "dataset", "precision")
     rest = [name for name in told if len({str(one.get(name)) for one in summaries}) > 1]
     words = [[str(one[name]) for name in ("method", *rest) if one.get(name)] for one in summaries]
     names = [", ".join(own) or "run" for own in words]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from adawac.figures.picture import Picture
     from adawac.runs import Run
 
-__all__ = ["FIGURES", "compose", "draw"]
+__all__ = ["FIGURES", "check_figure", "compose", "draw"]
 
 FIGURES: Mapping[str, str] = {
     "curves": "CE against ACR over epochs, for slices of one case from label-sparse to label-dense",
@@ -63,19 +63,29 @@ def compose(
     **options: Any,
 ) -> "Picture":
     """Draw a figure and return it with its title and description; the arguments are those of `draw`."""
-    if name not in FIGURES:
-        raise UnknownNameError(f"Expected the name of a figure, but got {name!r}. Near names: {near(name, FIGURES)}.")
+    _check_name(name)
     style = Style(theme=theme, width=width)
     opened = _open(runs)
-    if name in _OF_ONE_RUN and len(opened) > 1:
-        raise ConfigError(f"Expected one run for the figure {name!r}, but got {len(opened)}. Draw one for each.")
-    function = _function(name)
+    check_figure(name, len(opened), width=width, **options)
     given = {key: value for key, value in options.items() if value is not None}
-    _check_options(name, function, given)
     with style.applied():
-        picture = function(opened[0] if name in _OF_ONE_RUN else opened, style, **given)
+        picture = _function(name)(opened[0] if name in _OF_ONE_RUN else opened, style, **given)
         picture.figure.draw_without_rendering()  # ticks come into being here, while the style is applied
     return picture
+
+
+def check_figure(name: str, num_runs: int, *, width: Width = "column", **options: Any) -> None:
+    """Refuse what could not be drawn of any runs, before there are runs; the arguments are those of `draw`."""
+    _check_name(name)
+    Style(width=width)  # which refuses others
+    if name in _OF_ONE_RUN and num_runs > 1:
+        raise ConfigError(f"Expected one run for the figure {name!r}, but got {num_runs}. Draw one for each.")
+    _check_options(name, _function(name), {key: value for key, value in options.items() if value is not None})
+
+
+def _check_name(name: str) -> None:
+    if name not in FIGURES:
+        raise UnknownNameError(f"Expected the name of a figure, but got {name!r}. Near names: {near(name, FIGURES)}.")
 
 
 def _function(name: str) -> "Callable[..., Picture]":

@@ -1,5 +1,6 @@
 """The paper's figures, drawn from the runs of a grid."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,18 @@ from adawac.reproduction.quick import MARK
 if TYPE_CHECKING:
     from adawac.figures import Picture
 
-__all__ = ["draw_figures"]
+__all__ = ["check_figures", "draw_figures"]
+
+
+def check_figures(grid: Grid, rows: Sequence[Row]) -> None:
+    """Refuse figures that could not be drawn: that would show only after everything is trained."""
+    if not grid.drawings:
+        return
+    from adawac.figures.drawing import check_figure
+
+    most = max(Counter(row.labels.get("preset", "") for row in rows).values())
+    for one in grid.drawings:
+        check_figure(one.name, most, width=one.width, **one.options)
 
 
 def draw_figures(

@@ -1,16 +1,17 @@
 """`reproduce`: from the name of a table or figure to runs, and from runs to ours beside the paper's."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from adawac.data.store import Store
-from adawac.errors import MissingFileError, RunError
+from adawac.errors import AdawacError, MissingFileError, RunError
 from adawac.files import make_folder
 from adawac.locks import FolderLock
-from adawac.reproduction.drawing import draw_figures
+from adawac.reproduction.drawing import check_figures, draw_figures
 from adawac.reproduction.engines import Watch, build_engine
 from adawac.reproduction.grids import load_grid
 from adawac.reproduction.jobs import Job, Outcome, make_jobs
@@ -116,6 +117,7 @@ def reproduce(
     grid.check_changes(changes or {})
     out = Path(out)
     rows = grid.rows(quick_settings(grid) if quick else None, changes)
+    check_figures(grid, rows)
     store = None if quick else checked_store(data, grid, phantom=phantom)
     runner = build_engine(engine, address=address, at_once=jobs)
     mark, about = ("", "") if store is None else (phantom_mark(store, grid), describe_store(store, grid, rows))
@@ -131,6 +133,7 @@ def reproduce(
         if waiting:
             check_scorable(Store(place), [job.config for job in waiting])
             _check_methods(waiting)
+            _check_models(waiting)
             _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
         watch = Silence() if watch is None else watch
         watch.planned(unique, len(unique) - len(waiting))
@@ -139,9 +142,10 @@ def reproduce(
             runner.run(waiting, noted)
         comparison = compare(short, grid, planned, _notes(about, changes or {}), mark=mark)
         files = []
-        if grid.columns:
-            files += write_comparison(comparison, out, quick=quick, failures=noted.found)
-        files += draw_figures(short, grid, planned, out, quick=quick, mark=mark)
+        with _writing(out):
+            if grid.columns:
+                files += write_comparison(comparison, out, quick=quick, failures=noted.found)
+            files += draw_figures(short, grid, planned, out, quick=quick, mark=mark)
     finally:
         lock.release()
     return Reproduction(
@@ -184,10 +188,33 @@ def _check_methods(jobs: Sequence[Job]) -> None:
         build_method(method.name, 1, method.preset, **{"trim_ratio": 0.5, **method.options})
 
 
+def _check_models(jobs: Sequence[Job]) -> None:
+    """Refuse names that no network has; what a `family:NAME` or a module has is found out by building it."""
+    from adawac.models import MODELS
+
+    for name in {job.config.model.name for job in jobs}:
+        if ":" not in name:
+            MODELS[name]
+
+
 def _notes(about: str, changes: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a reader must know of our numbers: what they are of, and what was changed."""
     changed = ", ".join(f"{path}={value}" for path, value in changes.items())
     return tuple(filter(None, (about, f"Changed in all of our runs: {changed}." if changed else "")))
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Say of results that cannot be written that the runs are not lost with them."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, AdawacError):
+            raise
+        raise RunError(
+            f"Expected to write the results to {out}, but got: {error.strerror or error}. Make room, or mend that, and "
+            "give the same command: runs that are done are kept."
+        ) from error
 
 
 def _lock(out: Path) -> FolderLock:

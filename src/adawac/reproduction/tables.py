@@ -1,6 +1,7 @@
 """Our numbers beside the paper's, cell by cell, and whether they order the methods alike."""
 
 import itertools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from adawac.reproduction.jobs import Job
 from adawac.runs import Run, Score
 
 __all__ = ["Cell", "Comparison", "Line", "Ordering", "compare", "run_value", "seed_spread"]
+
+log = logging.getLogger(__name__)
 
 _SHARES = frozenset({"dice", "surface_dice"})  # given as percentages
 
@@ -175,7 +178,8 @@ def _scores(job: Job) -> list[Score]:
         return []
     try:
         return Run(job.folder).scores(job.evaluation)
-    except AdawacError:  # damaged: a missing cell, which the table shows
+    except AdawacError as error:  # damaged: a missing cell, which the table shows
+        log.warning("%s To do so, remove that file and give the same command.", error)
         return []
 
 

@@ -16,12 +16,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from adawac.errors import AdawacError, MissingFileError
+from adawac.files import make_folder
 from adawac.locks import is_locked
 from adawac.reproduction.isolation import as_if_new
 from adawac.reproduction.jobs import Job, Outcome
 from adawac.runs import Run
 
-__all__ = ["attempt", "can_serve_again", "serve"]
+__all__ = ["attempt", "can_serve_again", "interrupt", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,17 @@ _PATIENCE = 60.0
 
 def attempt(job: Job) -> Outcome:
     """Do what is left of a job, with everything that it says going into its log."""
+    try:
+        return _attempt(job)
+    except OSError as error:  # of the log: a full disk, as a rule, and what there was to say is lost with it
+        return Outcome(
+            status="failed",
+            reason=f"Expected to write to {job.log}, but got: {error.strerror or error}. Make room, or check the "
+            "folder's permissions.",
+        )
+
+
+def _attempt(job: Job) -> Outcome:
     started = time.monotonic()
 
     def outcome(status: str, reason: str = "") -> Outcome:
@@ -125,13 +137,23 @@ def _stop_when_alone() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt(os.getpid())
+
+
+def interrupt(pid: int) -> None:
+    """Let the job of a process of `serve` save and end, as Ctrl-C on a terminal would.
+
+    Where several ranks train, these take Ctrl-C, and the process that waits for them does not: all have to hear it.
+    """
+    with contextlib.suppress(ProcessLookupError):  # it has ended this very moment
+        settled = os.getpgid(pid) == pid  # else its group is still that of whoever started it
+        (os.killpg if settled else os.kill)(pid, signal.SIGINT)
 
 
 @contextlib.contextmanager
 def _into(path: Path) -> Iterator[None]:
     """Send all output of this process, and its log, into a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     root = logging.getLogger()
     level = root.level
     with path.open("a", encoding="utf-8", errors="replace") as file:

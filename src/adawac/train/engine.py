@@ -30,7 +30,7 @@ __all__ = ["Watch", "fit"]
 
 log = logging.getLogger(__name__)
 
-# Steps between two moments at which several ranks agree whether somebody wants them to stop.
+# Steps between two moments at which several ranks agree whether somebody wants them to stop; an epoch ends with one.
 ASK_EVERY = 10
 
 
@@ -179,7 +179,8 @@ def _pass(
             done += 1
             watch.step(epoch, done)
             # Ranks must stop after the same step; to ask at each one would make a device wait for the host.
-            if (fabric.world_size == 1 or done % ASK_EVERY == 0) and agree(fabric, interrupt.asked):
+            due = fabric.world_size == 1 or done % ASK_EVERY == 0 or done == step.steps
+            if due and agree(fabric, interrupt.asked):
                 raise KeyboardInterrupt
             if step.reason != eager:
                 eager = step.reason

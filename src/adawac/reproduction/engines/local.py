@@ -12,7 +12,7 @@ from typing import Any
 
 from adawac.reproduction.engines import Watch
 from adawac.reproduction.jobs import Job, Outcome
-from adawac.reproduction.worker import can_serve_again, serve
+from adawac.reproduction.worker import can_serve_again, interrupt, serve
 
 __all__ = ["LocalEngine", "Slot", "find_slots"]
 
@@ -113,7 +113,7 @@ class _Place:
     def interrupt(self) -> None:
         """Let the job save and end."""
         if self.process is not None and self.process.is_alive():
-            os.kill(self.process.pid, signal.SIGINT)
+            interrupt(self.process.pid)
 
     def kill(self) -> None:
         """End the process, whatever it does."""
