@@ -1,5 +1,8 @@
 """Loading: the same batches from memory and from disk, for any number of workers and ranks, from any step on."""
 
+import multiprocessing
+import signal
+import subprocess
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -193,6 +196,22 @@ def test_an_epoch_resumes_at_any_step(store, budget, workers):
     next(again.epoch(5))  # an epoch that was left in the middle
     assert_same(list(again.epoch(6, start=3)), whole[3:])
     assert_same(list(again.epoch(6)), whole)
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="needs to know who sends a signal")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_leave_signals_to_whoever_trains(store, number):
+    """Clusters send them to all processes, and a step that has begun needs its batch."""
+    whole, streamed = loader(store), loader(store, budget=0, workers=1)
+    batches = streamed.epoch(1)
+    first = next(batches)
+    [worker] = multiprocessing.active_children()
+    subprocess.run(["kill", f"-{number}", str(worker.pid)], check=True)
+    assert_same([first, *batches, *streamed.epoch(2)], [*whole.epoch(1), *whole.epoch(2)])
+    assert [worker] == multiprocessing.active_children()
+    worker.terminate()  # as torch and Python do when they end
+    worker.join(30)
+    assert worker.exitcode == 0
 
 
 def test_one_view_is_the_first_of_two(store):

@@ -288,34 +288,54 @@ def test_every_method_trains_every_network_with_every_forward(change, tmp_path, 
         assert np.abs(run.history["beta"][-1] - 0.5).max() > 0.01
 
 
-def interrupted_within_a_step(monkeypatch, times):
-    """Send Ctrl-C `times` times after the backward pass of step 6: beta has moved, the network has not."""
+def interrupted_within_a_step(monkeypatch, *signals):
+    """Send signals after the backward pass of step 6: beta has moved, the network has not."""
     add, calls = EpochRecord.add, []
 
     def noted(self, *args):
         add(self, *args)
         calls.append(args)
         if len(calls) == 6:
-            for _ in range(times):
-                signal.raise_signal(signal.SIGINT)
+            for one in signals:
+                signal.raise_signal(one)
 
     monkeypatch.setattr(EpochRecord, "add", noted)
 
 
-def test_ctrl_c_within_a_step_waits_for_its_end(config, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "signals",
+    [
+        [signal.SIGINT],
+        [signal.SIGTERM],  # a cluster's time is up, a container is stopped
+        [signal.SIGTERM, signal.SIGINT],  # and the process that waits for this one has died of it
+    ],
+    ids=str,
+)
+def test_an_interruption_within_a_step_waits_for_its_end(config, tmp_path, monkeypatch, signals):
     whole = fit(config, tmp_path / "whole")
     with monkeypatch.context() as patched:
-        interrupted_within_a_step(patched, times=1)
+        interrupted_within_a_step(patched, *signals)
         with pytest.raises(KeyboardInterrupt):
             fit(config, tmp_path / "run")
     assert Run(tmp_path / "run").checkpoint("last").state["step"] > 0
     assert_same(fit(None, tmp_path / "run", resume=True), whole)
 
 
+def test_a_handler_of_somebody_else_is_left_alone(config, tmp_path, monkeypatch):
+    heard = []
+    former = signal.signal(signal.SIGTERM, lambda *_: heard.append("SIGTERM"))
+    try:
+        interrupted_within_a_step(monkeypatch, signal.SIGTERM)
+        assert fit(config, tmp_path / "run").status == "finished"
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert heard == ["SIGTERM"]
+
+
 def test_a_second_ctrl_c_does_not_wait_and_keeps_the_last_whole_checkpoint(config, tmp_path, monkeypatch):
     whole = fit(config, tmp_path / "whole")
     with monkeypatch.context() as patched:
-        interrupted_within_a_step(patched, times=2)
+        interrupted_within_a_step(patched, signal.SIGINT, signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             fit(config, tmp_path / "run")
     assert Run(tmp_path / "run").checkpoint("last").state["step"] == 0

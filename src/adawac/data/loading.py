@@ -8,6 +8,8 @@ batch goes to (by the workers, if that is the CPU).
 
 import copy
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -164,6 +166,21 @@ def _read(samples: Samples, rows: Sequence[int]) -> tuple[Ragged, Ragged]:
     return Ragged.from_arrays([image for image, _ in pairs]), Ragged.from_arrays([label[None] for label in labels])
 
 
+def _leave_signals_to_the_parent(worker: int) -> None:
+    """Go on reading when all processes are told to stop: the one that trains may have a step to finish."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # elsewhere torch lets workers die of it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    """Obey SIGTERM from the parent alone, which sends it to workers that it still has when it ends."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
+
+
 def _reopened(samples: Samples) -> Samples:
     """Return the same samples with memory maps of their own, which are not open yet."""
     samples = copy.copy(samples)
@@ -299,6 +316,7 @@ class Loader:
             prefetch_factor=2 if workers else None,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # its own: a draw from torch's would change what dropout draws next
+            worker_init_fn=_leave_signals_to_the_parent,
         )
 
     def __len__(self) -> int:

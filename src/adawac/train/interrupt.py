@@ -1,4 +1,4 @@
-"""Ctrl-C between steps, not within one: what is saved then is whole."""
+"""Ctrl-C, or SIGTERM as clusters and containers send it, between steps and not within one: what is saved is whole."""
 
 import signal
 import threading
@@ -9,26 +9,33 @@ __all__ = ["Interrupt"]
 
 
 class Interrupt:
-    """Notes the first Ctrl-C, for whoever looks at `asked` at a good moment; a second one raises at once."""
+    """Notes the first signal, for whoever looks at `asked` at a good moment; the same one again raises at once."""
 
     def __init__(self) -> None:
-        self.asked = False
         self.forced = False
+        self._seen: set[int] = set()
+        self._former: dict[signal.Signals, Any] = {}
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody wants the training to stop."""
+        return bool(self._seen)
 
     def __enter__(self) -> Self:
-        self._in_charge = threading.current_thread() is threading.main_thread()  # signals reach no other
-        if self._in_charge:
-            self._former: Any = signal.signal(signal.SIGINT, self._note)
+        if threading.current_thread() is threading.main_thread():  # signals reach no other
+            self._former[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else it is somebody's already
+                self._former[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._in_charge:
-            signal.signal(signal.SIGINT, self._former)
+        for number, former in self._former.items():
+            signal.signal(number, former)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if number in self._seen:
             self.forced = True
             raise KeyboardInterrupt
-        self.asked = True
+        self._seen.add(number)
