@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from adawac.config import override, save
 from adawac.errors import ConfigError, RunError
 from adawac.runs import Run
-from adawac.train import fit
+from adawac.train import fit, ranks
 
 
 @pytest.fixture
@@ -51,6 +53,39 @@ def test_nor_does_it_with_any_other_way_of_the_second_view(settings, tmp_path, f
     changed = override(settings, {"forward": forward, "epochs": 2})
     one, two = (fit(override(changed, {"hardware.devices": n}), tmp_path / str(n)) for n in (1, 2))
     assert_close(one, two)
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "devices", "nodes", "expected"),
+    [
+        (False, 1, 1, "auto"),
+        (True, 1, 1, "auto"),
+        (False, 2, 1, "ddp_fork"),
+        (True, 2, 1, "ddp"),
+        (False, 2, 2, "ddp"),
+        (True, 1, 2, "ddp"),
+    ],
+)
+def test_a_program_that_was_called_is_started_again_for_every_gpu(on_gpu, devices, nodes, expected):
+    assert ranks._strategy(on_gpu, devices, nodes) == expected
+
+
+def test_whatever_else_trains_on_several_gpus_spawns_its_ranks(monkeypatch):
+    with ProcessPoolExecutor(1, get_context("spawn")) as grid:
+        assert grid.submit(ranks._strategy, True, 2, 1).result() == "ddp_spawn"
+    monkeypatch.setattr(sys, "argv", ["/site-packages/ray/_private/workers/default_worker.py", "--node-ip-address=…"])
+    assert ranks._strategy(True, 2, 1) == "ddp_spawn"
+    monkeypatch.setenv("RANK", "0")  # somebody has started them all
+    assert ranks._strategy(True, 2, 1) == "ddp"
+
+
+def test_spawned_ranks_train_as_one_does_and_raise_what_they_raise(settings, tmp_path, monkeypatch):
+    one = fit(settings, tmp_path / "one")
+    monkeypatch.setattr(ranks, "_strategy", lambda *_: "ddp_spawn")  # what a grid does where there are GPUs
+    changed = override(settings, {"hardware.devices": 2})
+    assert_close(one, fit(changed, tmp_path / "two"))
+    with pytest.raises(ConfigError, match="fold"):
+        fit(override(changed, {"data.split": "fold:9/5"}), tmp_path / "run")
 
 
 class Interrupted:
@@ -108,6 +143,18 @@ def test_a_lost_rank_ends_the_run_with_a_message_and_resume_goes_on(settings, tm
         fit(changed, tmp_path / "run", watch=Killed(2, 3))
     assert Run(tmp_path / "run").status == "interrupted"
     assert_close(whole, fit(override(settings, {"hardware.devices": 3}), tmp_path / "run", resume=True))
+
+
+class Broken(Interrupted):
+    """Raises what nobody expects."""
+
+    def step(self, epoch, step):
+        raise TypeError("a display of somebody's own")
+
+
+def test_what_broke_a_rank_is_said(settings, tmp_path):
+    with pytest.raises(RunError, match=r"one was lost \(TypeError: a display of somebody's own\)"):
+        fit(override(settings, {"hardware.devices": 2}), tmp_path / "run", watch=Broken(1, 1))
 
 
 def test_what_is_wrong_is_said_once_whatever_the_number_of_ranks(settings, tmp_path):

@@ -33,6 +33,7 @@ __all__ = ["CALLS", "Compiler", "begin", "compile_calls", "known_calls", "wait"]
 CALLS = Path(__file__).with_name("kernel_calls.json")
 _MAJOR, _MINOR = 75, 76  # CUDA's numbers for the two parts of a GPU's compute capability
 
+AT_MOST = 16  # processes that compile
 PATIENCE = 60.0  # seconds after which a training compiles by itself what it still needs
 
 _begun: list[subprocess.Popen[bytes]] = []  # they end by themselves
@@ -79,7 +80,8 @@ def compile_calls(calls: Sequence[Mapping[str, Any]], capability: int, processes
     Args:
         calls: Module, name, arguments and options of each; a tensor is the name of its type, and "unaligned" if it is.
         capability: The GPU's compute capability, such as 90.
-        processes: How many; by default all processors but the one that is left to whoever wants the kernels.
+        processes: How many; by default all processors but the one that is left to whoever wants the kernels, and no
+            more than a network has use for: each takes 70 MB.
     """
     from multiprocessing import get_context
 
@@ -87,8 +89,8 @@ def compile_calls(calls: Sequence[Mapping[str, Any]], capability: int, processes
     from triton.runtime import driver  # type: ignore[import-untyped]
 
     driver.set_active(Compiler(capability))
-    there = len(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory() as claims, get_context("fork").Pool(processes or max(1, there - 1)) as pool:
+    processes = processes or min(max(1, len(os.sched_getaffinity(0)) - 1), AT_MOST)
+    with tempfile.TemporaryDirectory() as claims, get_context("fork").Pool(processes) as pool:
         tools = pool.apply_async(_build_tools)
         pool.map(partial(_compile, Path(claims)), calls, chunksize=1)
         tools.wait()

@@ -1,6 +1,5 @@
 """Lightning's Fabric, which is imported here alone, and without what it does not need."""
 
-import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +34,3 @@ def _in_name_only(package: str) -> Iterator[None]:
 with _in_name_only("torchmetrics"):
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.precision import Precision
-
-# Every rank would tell its user that it has joined.
-logging.getLogger("lightning_fabric.utilities.distributed").setLevel(logging.WARNING)

@@ -3,9 +3,13 @@
 import logging
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing import parent_process
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,15 +58,30 @@ def build_fabric(config: TrainConfig) -> Fabric:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs to be deterministic
     torch.use_deterministic_algorithms(hardware.deterministic)
     torch.backends.cudnn.benchmark = not hardware.deterministic
-    alone = devices * nodes == 1
     with _quiet():
         return Fabric(
             accelerator="cuda" if on_gpu else "cpu",
             devices=devices,
             num_nodes=nodes,
-            strategy="auto" if alone else "ddp" if on_gpu or "RANK" in os.environ or nodes > 1 else "ddp_fork",
+            strategy=_strategy(on_gpu, devices, nodes),
             precision=_PRECISIONS[hardware.precision],
         )
+
+
+def _strategy(on_gpu: bool, devices: int, nodes: int) -> str:
+    """Return how Fabric makes its ranks: as forks, but CUDA would not survive one.
+
+    On GPUs it starts this program again, which must then be the one that was called: a process of a grid or of Ray is
+    not, so that it spawns them.
+    """
+    if devices * nodes == 1:
+        return "auto"
+    if "RANK" in os.environ or nodes > 1:
+        return "ddp"
+    if not on_gpu:
+        return "ddp_fork"
+    called = parent_process() is None and Path(sys.argv[0]).name != "default_worker.py"  # Ray's program
+    return "ddp" if called else "ddp_spawn"
 
 
 def _asked(config: TrainConfig) -> tuple[int, int]:
@@ -79,14 +98,17 @@ def launch(fabric: Fabric, train: Callable[..., None], *arguments: Any) -> None:
         return
     with _children_take_interrupts(), _quiet():
         try:
-            problem = fabric.launch(_guarded, train, *arguments)  # type: ignore[arg-type]
-        except (ProcessExitedException, ProcessRaisedException) as error:
+            # Bound before: Fabric goes through arguments in search of tensors, and stumbles over a configuration.
+            problem = fabric.launch(partial(_guarded, train=train, arguments=arguments))
+        except ProcessExitedException as error:
             raise lost_rank(str(error)) from error
+        except ProcessRaisedException as error:
+            raise lost_rank(str(error).strip().splitlines()[-1]) from error  # the last line of its traceback
     if problem is not None:
         raise problem
 
 
-def _guarded(fabric: Fabric, train: Callable[..., None], *arguments: Any) -> BaseException | None:
+def _guarded(fabric: Fabric, *, train: Callable[..., None], arguments: Sequence[Any]) -> BaseException | None:
     """Train; return what went wrong, since a process could only pass on its text."""
     try:
         train(fabric, *arguments)
@@ -134,9 +156,9 @@ def _children_take_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Fabric from telling what its user did not ask: which precision it uses, how many ranks have joined."""
-    names = ("lightning_fabric.utilities.rank_zero", "lightning.fabric.utilities.rank_zero")
-    loggers = [logging.getLogger(name) for name in names]
+    """Keep Fabric from telling what its user did not ask: which precision it uses, which ranks have joined."""
+    told = [f"{package}.utilities" for package in ("lightning_fabric", "lightning.fabric")]
+    loggers = [logging.getLogger(f"{one}.{name}") for one in told for name in ("rank_zero", "distributed")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.WARNING)
