@@ -179,6 +179,25 @@ class TestDriver:
         assert len(Run(folder).evaluations) == 2
         assert Run(folder).epoch == 2
 
+    def test_scores_the_seeds_of_a_row_together(self, drive, store, tmp_path):
+        import ensemble
+
+        hardly_trained = LIST.replace("lr: 0.05", "lr: 0.0000001")  # so it finds all classes everywhere
+        (tmp_path / "list.yaml").write_text(hardly_trained)
+        assert drive("train", "--only", "base-*", "--keep-checkpoints")[0] == 0
+        out = tmp_path / "ensemble.json"
+        ensemble.main(
+            [str(store), str(tmp_path / "runs"), "base", "--list", str(tmp_path / "list.yaml"), "--out", str(out)]
+        )
+        row = json.loads(out.read_text())["rows"]["base"]
+        [alone] = adawac.evaluate(tmp_path / "runs" / "base-seed1", tta=True, spacing="voxel", gallery=0, workers=0)
+        assert (row["seeds"], row["cases"]) == ([1], len({one.case for one in alone.scores}))
+        for metric, factor in (("dice", 100), ("hd95", 1)):
+            means = {one.class_name: factor * one.mean for one in alone.summaries[metric]}
+            assert row["scores"]["as predicted"][metric] == pytest.approx(means)
+        assert row["scores"]["as predicted"]["dice"]["mean"] > 0
+        assert row["scores"]["largest parts"] != row["scores"]["as predicted"]
+
     def test_leaves_alone_what_another_process_works_on(self, acdc, drive, tmp_path):
         claimed = tmp_path / "runs" / acdc.CLAIMS / "base-seed1"
         claimed.mkdir(parents=True)
@@ -368,6 +387,8 @@ def test_what_diagnose_says_of_acdc_was_measured():
     assert f"lost up to {max(grid) - min(grid):.0f}" in defaults
     gain = dice["ten-percent-hold-seed1"] - dice["ten-percent-adawac-seed1"]
     assert f"gave {gain:.1f} points with {samples['ten-percent-hold-seed1']} slices" in few
+    assert "without waiting AdaWAC was behind" in few
+    assert max(dice[f"ten-percent-{one}-seed1"] for one in ("adawac", "paper")) < dice["ten-percent-baseline-seed1"]
 
 
 def entry(row, seed, dice, distances, *, group="first", patients=None, separation=None):
