@@ -1,10 +1,12 @@
 """Fabric comes without torchmetrics, which it would import for its version."""
 
+import logging
 import subprocess
 import sys
 
 import pytest
 
+from adawac.train import fit
 from adawac.train.fabric import _in_name_only
 
 
@@ -43,3 +45,23 @@ def test_the_stand_in_knows_its_version_and_goes_when_an_import_fails(monkeypatc
     with pytest.raises(ImportError, match=pytest.__version__):
         importing()
     assert "pytest" not in sys.modules
+
+
+def test_a_training_does_not_pass_on_what_fabric_advises(config, tmp_path, caplog, monkeypatch):
+    """On a GPU Fabric advises to lower torch's precision, which a setting of ours decides."""
+    from lightning_fabric.accelerators import CPUAccelerator
+    from lightning_fabric.utilities.rank_zero import rank_zero_info
+
+    advised = []
+
+    def setup_device(self, device):
+        advised.append(device)
+        rank_zero_info("You are using a device that has Tensor Cores.")
+
+    monkeypatch.setattr(CPUAccelerator, "setup_device", setup_device)
+    with caplog.at_level(logging.INFO):
+        fit(config, tmp_path / "run")
+        assert advised
+        assert "Tensor Cores" not in caplog.text
+        rank_zero_info("This is somebody else's.")
+        assert "somebody else's" in caplog.text

@@ -128,6 +128,35 @@ def test_ranks_are_interrupted_within_epochs_of_a_few_steps_and_say_nothing_of_t
     assert "GLOBAL_RANK" not in capfd.readouterr().err
 
 
+def test_sigterm_to_the_process_that_waits_lets_all_ranks_save(settings, tmp_path):
+    """A container that is stopped tells its first process alone."""
+    save(override(settings, {"hardware.devices": 2, "epochs": 10_000, "checkpoint_every": 10_000}), tmp_path / "a.yaml")
+    command = [sys.executable, "-m", "adawac", "train", "--config", str(tmp_path / "a.yaml"), "--out", "run"]
+    paths = os.pathsep.join([*sys.path, str(Path(__file__).parent)])
+    waiting = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        while waiting.poll() is None and not (metrics.is_file() and metrics.stat().st_size):
+            time.sleep(0.1)
+        waiting.terminate()
+        _, said = waiting.communicate(timeout=120)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(waiting.pid, signal.SIGKILL)
+    assert waiting.returncode == 130, said
+    assert "Traceback" not in said
+    run = Run(tmp_path / "run")
+    assert run.status == "interrupted"
+    assert run.checkpoint("last").state["epoch"] >= 1
+
+
 class Killed(Interrupted):
     """Kills its own process, a rank."""
 

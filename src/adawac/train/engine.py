@@ -16,7 +16,7 @@ from adawac.errors import ConfigError, RunError
 from adawac.runs import Run, RunWriter
 from adawac.train import ahead
 from adawac.train.advice import warn_of_short_end
-from adawac.train.fabric import Fabric
+from adawac.train.fabric import Fabric, quiet
 from adawac.train.interrupt import Interrupt
 from adawac.train.keeping import Keeper
 from adawac.train.ranks import agree, build_fabric, launch
@@ -97,7 +97,7 @@ def fit(config: TrainConfig | None, out: Path | str, *, resume: bool = False, wa
 
 def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, watch: Watch) -> None:
     """Train on one rank."""
-    with _explained():
+    with _explained(), quiet():
         trainer = set_up(config, fabric)
     with Keeper(trainer, out, resume) as keeper, Interrupt() as interrupt, _explained():
         _fit(trainer, keeper, resume, watch if keeper.writer else Silence(), interrupt)

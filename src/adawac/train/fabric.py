@@ -1,12 +1,13 @@
 """Lightning's Fabric, which is imported here alone, and without what it does not need."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
-__all__ = ["Fabric", "Precision"]
+__all__ = ["Fabric", "Precision", "quiet"]
 
 
 @contextmanager
@@ -34,3 +35,18 @@ def _in_name_only(package: str) -> Iterator[None]:
 with _in_name_only("torchmetrics"):
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.precision import Precision
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Fabric from telling what its user did not ask: which ranks have joined, and which precision to take."""
+    told = [f"{package}.utilities" for package in ("lightning_fabric", "lightning.fabric")]
+    loggers = [logging.getLogger(f"{one}.{name}") for one in told for name in ("rank_zero", "distributed")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,15 +1,15 @@
 """Where training runs: one process or several, here or on many machines, through Fabric."""
 
-import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import parent_process
+from multiprocessing import active_children, parent_process
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from adawac.config import TrainConfig, override
 from adawac.errors import AdawacError, ConfigError, RunError
-from adawac.train.fabric import Fabric
+from adawac.train.fabric import Fabric, quiet
 
 __all__ = ["agree", "build_fabric", "launch", "lost_rank", "settled"]
 
@@ -58,7 +58,7 @@ def build_fabric(config: TrainConfig) -> Fabric:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs to be deterministic
     torch.use_deterministic_algorithms(hardware.deterministic)
     torch.backends.cudnn.benchmark = not hardware.deterministic
-    with _quiet():
+    with quiet():
         return Fabric(
             accelerator="cuda" if on_gpu else "cpu",
             devices=devices,
@@ -96,7 +96,7 @@ def launch(fabric: Fabric, train: Callable[..., None], *arguments: Any) -> None:
     if fabric.world_size == 1:
         train(fabric, *arguments)
         return
-    with _children_take_interrupts(), _quiet():
+    with _children_take_interrupts(), quiet():
         try:
             # Bound before: Fabric goes through arguments in search of tensors, and stumbles over a configuration.
             problem = fabric.launch(partial(_guarded, train=train, arguments=arguments))
@@ -110,6 +110,8 @@ def launch(fabric: Fabric, train: Callable[..., None], *arguments: Any) -> None:
 
 def _guarded(fabric: Fabric, *, train: Callable[..., None], arguments: Sequence[Any]) -> BaseException | None:
     """Train; return what went wrong, since a process could only pass on its text."""
+    if signal.getsignal(signal.SIGTERM) is _pass_on:  # this one trains, and does not wait for others
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         train(fabric, *arguments)
     except (AdawacError, KeyboardInterrupt) as error:
@@ -143,27 +145,25 @@ def agree(fabric: Fabric, flag: bool) -> bool:
 
 @contextmanager
 def _children_take_interrupts() -> Iterator[None]:
-    """Leave Ctrl-C to the processes that train: this one only waits for them."""
+    """Leave Ctrl-C to the processes that train, and pass SIGTERM on to them: this one only waits."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    former = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else it is somebody's already
+        former[signal.SIGTERM] = signal.signal(signal.SIGTERM, _pass_on)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Fabric from telling what its user did not ask: which precision it uses, which ranks have joined."""
-    told = [f"{package}.utilities" for package in ("lightning_fabric", "lightning.fabric")]
-    loggers = [logging.getLogger(f"{one}.{name}") for one in told for name in ("rank_zero", "distributed")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+def _pass_on(number: int, frame: FrameType | None) -> None:
+    """Let all ranks save: a container that is stopped tells its first process alone.
+
+    As Ctrl-C, since a cluster may have sent them SIGTERM already, and the same signal again means at once.
+    """
+    for rank in active_children():
+        with suppress(ProcessLookupError, TypeError):  # it has ended, or not begun
+            os.kill(rank.pid, signal.SIGINT)  # type: ignore[arg-type]
