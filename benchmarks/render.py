@@ -242,8 +242,7 @@ def gap(result: dict[str, Any]) -> str:
         ["DSC, %", *results_page.named(grid)],
         [[f"true labels on {size} pixels and back", *(f"{value:.1f}" for value in grid.values())]],
     )
-    blocks = [block for group in read_list().groups for block in group.blocks]
-    labels = {row: label for block in blocks for row, label in block.labels.items()}
+    labels = _row_labels()
     rows = [
         [
             f"{labels[row]} ({one['seeds']})",
@@ -257,6 +256,23 @@ def gap(result: dict[str, Any]) -> str:
     return f"{bound}\n\n{table(header, rows)}\n\n{result['cases']} test cases."
 
 
+def ensemble(result: dict[str, Any]) -> str:
+    """What several seeds of a row give together."""
+    labels, rows, classes = _row_labels(), [], []
+    for row, one in result["rows"].items():
+        for name, scores in one["scores"].items():
+            classes = results_page.named(scores["dice"])
+            dice = [f"{value:.1f}" for value in scores["dice"].values()]
+            rows.append([f"{labels[row]}, {len(one['seeds'])} seeds, {name}", *dice, f"{scores['hd95']['mean']:.1f}"])
+    return table(["DSC, %", *classes, "HD95, voxel"], rows)
+
+
+def _row_labels() -> dict[str, str]:
+    """Return what the rows of the list of runs are called."""
+    blocks = [block for group in read_list().groups for block in group.blocks]
+    return {row: label for block in blocks for row, label in block.labels.items()}
+
+
 SOURCES = {"demo-separation": "demo", "training-runs": "acdc"}
 """Blocks that are made from another's results."""
 
@@ -265,6 +281,7 @@ BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "criterion-cuda": criterion,
     "demo": demo,
     "demo-separation": demo_separation,
+    "ensemble": ensemble,
     "evaluation": evaluation,
     "gap": gap,
     "jobs": jobs,

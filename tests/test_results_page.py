@@ -376,6 +376,18 @@ class TestList:
                 assert (entry["group"], entry["part"]) == (run.group, run.part)
 
 
+def test_seeds_together_stand_in_a_table(acdc):
+    import render
+
+    scores = {"dice": {"mean": 88.04, "RV": 87.0, "LV": 89.1}, "hd95": {"mean": 2.26, "RV": 3.0, "LV": 1.5}}
+    rows = {"final-paper": {"seeds": [2, 3], "cases": 40, "scores": {"as predicted": scores}}}
+    assert render.ensemble({"rows": rows}).splitlines() == [
+        "| DSC, % | all classes | RV | LV | HD95, voxel |",
+        "| --- | --- | --- | --- | --- |",
+        "| AdaWAC with its defaults, 2 seeds, as predicted | 88.0 | 87.0 | 89.1 | 2.3 |",
+    ]
+
+
 def test_what_diagnose_says_of_acdc_was_measured():
     entries = json.loads((REPOSITORY / "benchmarks" / "results" / "acdc.json").read_text())["runs"]
     dice = {one["name"]: 100 * one["scores"]["adawac"]["dice"]["mean"] for one in entries if one["seed"] == 1}
