@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from adawac.config import TrainConfig
-from adawac.errors import RunError
-from adawac.files import AppendFile, beside, is_temporary, make_folder, write_text
+from adawac.errors import MissingFileError, RunError
+from adawac.files import AppendFile, beside, explained, is_temporary, make_folder, write_text
 from adawac.runs import RunWriter
 
 
@@ -104,3 +104,17 @@ def test_a_file_in_the_place_of_a_folder_is_said_to_be_one(tmp_path: Path) -> No
         make_folder(tmp_path / "file")
     with pytest.raises(RunError, match=r"Expected to write to .*file, but got: it is a file\."):
         RunWriter(tmp_path / "file", TrainConfig())
+
+
+def test_what_could_not_be_written_is_said_with_what_to_do() -> None:
+    with (
+        pytest.raises(RunError, match=r"^Expected to write scores, but got: No space left on device\. Make room\.$"),
+        explained(RunError, "scores", "Make room."),
+    ):
+        raise OSError(28, "No space left on device")
+    told = MissingFileError("Expected a file, but there is none. Give one.")  # an OSError, too
+    with pytest.raises(MissingFileError) as caught, explained(RunError, "scores", "Make room."):
+        raise told
+    assert caught.value is told
+    with pytest.raises(ZeroDivisionError), explained(RunError, "scores", "Make room."):
+        raise ZeroDivisionError

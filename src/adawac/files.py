@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["AppendFile", "beside", "is_temporary", "make_folder", "write_text"]
+from adawac.errors import AdawacError
+
+__all__ = ["AppendFile", "beside", "explained", "is_temporary", "make_folder", "write_text"]
 
 _SUFFIX = ".tmp"
 
@@ -44,6 +46,23 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in one step."""
     with beside(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
+
+
+@contextmanager
+def explained(kind: type[AdawacError], what: str, advice: str) -> Iterator[None]:
+    """Turn an error of the operating system into one that says what could not be written, and what to do.
+
+    Args:
+        kind: Of the error.
+        what: Of which it says "Expected to write …".
+        advice: The sentences after what went wrong.
+    """
+    try:
+        yield
+    except AdawacError:  # some of them are the operating system's, too, and say it already
+        raise
+    except OSError as error:
+        raise kind(f"Expected to write {what}, but got: {error.strerror or error}. {advice}") from error
 
 
 def is_temporary(path: Path) -> bool:

@@ -270,7 +270,7 @@ def test_impossible_wishes_are_refused(run: Run, change, error, message: str) ->
 
 def test_a_place_that_cannot_be_written_to_is_named(run: Run, tmp_path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"Expected a file that can be written, but got .*file/a.png"):
+    with pytest.raises(ConfigError, match=r"Expected to write .*file/a\.png, but got: "):
         draw("curves", run, tmp_path / "file" / "a.png")
     with pytest.raises(ConfigError, match="Expected one run for the figure 'weights', but got 2"):
         draw("weights", [run, run], tmp_path / "a.png")

@@ -7,7 +7,7 @@ import numpy as np
 
 from adawac.data.diagnosis import CaseReport, Diagnosis
 from adawac.errors import ConfigError
-from adawac.files import beside
+from adawac.files import beside, explained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,13 +52,8 @@ def draw_diagnosis(diagnosis: Diagnosis) -> "Figure":
 
 def save_diagnosis(diagnosis: Diagnosis, path: Path) -> None:
     """Draw the figure into a file; one that cannot be written is a `ConfigError`."""
-    try:
-        with beside(path) as temporary:
-            draw_diagnosis(diagnosis).savefig(temporary, format=path.suffix[1:].lower())
-    except OSError as error:
-        raise ConfigError(
-            f"Expected a file that can be written, but got {path}: {error.strerror or error}. Give another --figure."
-        ) from error
+    with explained(ConfigError, str(path), "Make room, or give another --figure."), beside(path) as temporary:
+        draw_diagnosis(diagnosis).savefig(temporary, format=path.suffix[1:].lower())
 
 
 def _draw_cases(axes: Any, cases: list[CaseReport]) -> None:

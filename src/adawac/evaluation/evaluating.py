@@ -19,6 +19,7 @@ from adawac.evaluation.records import DISTANCES, METRICS, Evaluation
 from adawac.evaluation.scoring import CaseResult, Unit, pixel_size
 from adawac.evaluation.slices import Slices, join_slices
 from adawac.evaluation.statistics import OUTCOMES
+from adawac.files import explained
 from adawac.runs import Run, Score, write_gallery, write_scores
 
 if TYPE_CHECKING:
@@ -198,15 +199,10 @@ def _scores(plan: Plan, case: str, result: CaseResult, slices: Slices) -> Iterat
 
 
 def _write(plan: Plan, evaluation: Evaluation, galleries: Galleries) -> None:
-    try:
+    with explained(RunError, f"scores into {plan.run.folder}", "Make room, or check the folder's permissions."):
         write_scores(plan.run.folder, plan.name, evaluation.scores)
         for name, slices in galleries.found.items():
             write_gallery(plan.run.folder, name, slices, checkpoint=plan.checkpoint, epoch=plan.epoch)
-    except OSError as error:
-        raise RunError(
-            f"Expected to write scores into {plan.run.folder}, but got: {error.strerror or error}. Make room, or check "
-            "the folder's permissions."
-        ) from error
 
 
 @contextmanager

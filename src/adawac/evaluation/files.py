@@ -12,7 +12,7 @@ from adawac.errors import ConfigError
 from adawac.evaluation.comparison import to_dict
 from adawac.evaluation.records import Evaluation
 from adawac.evaluation.tables import to_latex, to_markdown, to_tables
-from adawac.files import write_text
+from adawac.files import explained, write_text
 
 __all__ = ["FORMATS", "check_out", "write_tables"]
 
@@ -44,12 +44,8 @@ def write_tables(path: Path, evaluations: Sequence[Evaluation]) -> None:
         ".md": lambda: to_markdown(to_tables(evaluations)),
         ".tex": lambda: to_latex(to_tables(evaluations)),
     }
-    try:
+    with explained(ConfigError, str(path), "Name another file."):
         write_text(path, texts[path.suffix]())
-    except OSError as error:
-        raise ConfigError(
-            f"Expected to write {path}, but got: {error.strerror or error}. Name another file."
-        ) from error
 
 
 def _csv(evaluations: Sequence[Evaluation]) -> str:

@@ -1,13 +1,12 @@
 """One function for both kinds of export: what it writes follows from the name."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from adawac.errors import AdawacError, ConfigError
+from adawac.errors import ConfigError
 from adawac.export.folder import save_model
 from adawac.export.onnx import export_onnx
+from adawac.files import explained
 from adawac.runs import Run
 from adawac.trained import load_trained
 from adawac.trained.card import CARD
@@ -53,7 +52,7 @@ def export_model(
     path = Path(out)
     _check_target(path, overwrite)
     trained = load_trained(run, checkpoint, trust_code=trust_code)
-    with _writable(path):
+    with explained(ConfigError, str(path), "Make room, change the permissions, or give another --out."):
         if path.suffix.lower() != ".onnx":
             save_model(trained, path)
             return Exported(path=path)
@@ -73,16 +72,3 @@ def _check_target(path: Path, overwrite: bool) -> None:
         raise ConfigError(f"Expected a new folder or an .onnx file, but {path} is something else. Give another --out.")
     if there and not overwrite:
         raise ConfigError(f"Expected a new file or folder, but {path} is there. Give --overwrite, or another --out.")
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, AdawacError):
-            raise
-        raise ConfigError(
-            f"Expected to write {path}, but got: {error.strerror or error}. Make room, change the permissions, "
-            "or give another --out."
-        ) from error

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 from adawac.errors import ConfigError
 from adawac.figures.style import Style
-from adawac.files import beside
+from adawac.files import beside, explained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,15 +38,14 @@ class Picture:
         """Write the figure in the format of the path's ending, with title and description; no time of day is in it."""
         path = Path(path)
         ending = check_ending(path)
-        try:
-            with self.style.applied(), beside(path) as temporary:
-                self.figure.savefig(temporary, format=ending[1:], dpi=DPI, metadata=self._metadata(ending))
-                if ending == ".svg":
-                    _describe(temporary, self.alt)
-        except OSError as error:
-            raise ConfigError(
-                f"Expected a file that can be written, but got {path}: {error.strerror or error}. Give another --out."
-            ) from error
+        with (
+            explained(ConfigError, str(path), "Make room, or give another --out."),
+            self.style.applied(),
+            beside(path) as temporary,
+        ):
+            self.figure.savefig(temporary, format=ending[1:], dpi=DPI, metadata=self._metadata(ending))
+            if ending == ".svg":
+                _describe(temporary, self.alt)
         return path
 
     def _metadata(self, ending: str) -> dict[str, Any]:

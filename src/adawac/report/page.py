@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from adawac.errors import ConfigError, RunError
-from adawac.files import write_text
+from adawac.files import explained, write_text
 from adawac.report.contents import Report, collect
 from adawac.runs import Run
 
@@ -60,12 +60,8 @@ def write_report(
     if path.is_dir():
         raise RunError(f"Expected a file for the report, but {path} is a folder. Give a name such as report.html.")
     text = render(collect(listed, pictures=pictures), refresh=refresh)
-    try:
+    with explained(RunError, str(path), "Make room, or choose another place."):
         write_text(path, text)
-    except OSError as error:
-        raise RunError(
-            f"Expected to write {path}, but got: {error.strerror or error}. Make room, or choose another place."
-        ) from error
     return path
 
 

@@ -1,15 +1,15 @@
 """`reproduce`: from the name of a table or figure to runs, and from runs to ours beside the paper's."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from adawac.data.store import Store
-from adawac.errors import AdawacError, MissingFileError, RunError
-from adawac.files import make_folder
+from adawac.errors import MissingFileError, RunError
+from adawac.files import explained, make_folder
 from adawac.locks import FolderLock
 from adawac.reproduction.drawing import check_figures, draw_figures
 from adawac.reproduction.engines import Watch, build_engine
@@ -203,25 +203,13 @@ def _notes(about: str, changes: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(filter(None, (about, f"Changed in all of our runs: {changed}." if changed else "")))
 
 
-@contextmanager
-def _writing(out: Path) -> Iterator[None]:
+def _writing(out: Path) -> AbstractContextManager[None]:
     """Say of results that cannot be written that the runs are not lost with them."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, AdawacError):
-            raise
-        raise RunError(
-            f"Expected to write the results to {out}, but got: {error.strerror or error}. Make room, or mend that, and "
-            "give the same command: runs that are done are kept."
-        ) from error
+    advice = "Make room, or mend that, and give the same command: runs that are done are kept."
+    return explained(RunError, f"the results to {out}", advice)
 
 
 def _lock(out: Path) -> FolderLock:
-    try:
+    with explained(RunError, f"the runs to {out}", "Give another --out."):
         make_folder(out)
         return FolderLock(out)
-    except OSError as error:
-        raise RunError(
-            f"Expected a folder for the runs, but got {out}: {error.strerror or error}. Give another --out."
-        ) from error
