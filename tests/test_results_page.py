@@ -213,11 +213,10 @@ class TestDriver:
 
     def test_several_processes_share_the_list(self, acdc, drive, tmp_path, monkeypatch):
         monkeypatch.setenv("PYTHONPATH", str(Path(adawac.__file__).parents[1]))
-        assert drive("train", "--processes", "2", "--only", "base-*", "ada-*")[0] == 0
+        assert drive("train", "--processes", "2", "--only", "base-*")[0] == 0  # one of them finds it taken
         drive("collect")
-        entries = json.loads((tmp_path / "acdc.json").read_text())["runs"]
-        assert [one["name"] for one in entries] == ["base-seed1", "ada-seed1"]
-        assert all(one["shared"] for one in entries)
+        [entry] = json.loads((tmp_path / "acdc.json").read_text())["runs"]
+        assert (entry["name"], entry["shared"]) == ("base-seed1", True)
         assert acdc.in_processes(["no such command"], 2) == 2  # what goes wrong in them is passed on
 
     def test_is_saved_when_time_is_up_and_goes_on_in_parts(self, acdc, drive, tmp_path, monkeypatch):
