@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import adawac
-from adawac.config import to_dict
+from adawac.config import TrainConfig, load, to_dict
 from adawac.data.phantom import phantom_source
 from adawac.data.prepare import prepare
 from adawac.data.recommending import how_to_set
+from adawac.recipes import recipe_path
 from adawac.runs import Run
 from places import REPOSITORY
 
@@ -382,6 +383,13 @@ class TestList:
                 run = planned[entry["name"]]
                 assert entry["settings"] == runlist.settings(to_dict(run.config(None))), f"{run.name}: run it again"
                 assert (entry["group"], entry["part"]) == (run.group, run.part)
+
+
+def test_our_recipe_is_what_was_chosen(runlist):
+    [chosen] = [run for run in runlist.read_list().runs if run.name == "long-unet-paper-seed1"]
+    recipe = runlist.settings(to_dict(load(TrainConfig, recipe_path("strong"))))
+    measured = runlist.settings(to_dict(chosen.config(None)))
+    assert {path: value for path, value in measured.items() if path not in ("seed", "hardware.precision")} == recipe
 
 
 def test_seeds_together_stand_in_a_table(acdc):

@@ -16,7 +16,7 @@ ETA_BETA = {
 }
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name != "strong"])
 def test_every_setting_of_a_recipe(name):
     dataset, network, *official = name.split("-")
     preset = "official" if official else "paper"

@@ -78,13 +78,14 @@ def test_an_epoch_without_label_sparse_samples_has_no_numbers_for_them():
 
 
 def test_the_recipes_of_the_papers_experiments():
-    assert recipe_names() == sorted(
+    papers = [
         f"{data}-{model}{preset}"
         for data in ("acdc", "synapse")
         for model in ("transunet", "unet")
         for preset in ("", "-official")
-    )
-    for name in recipe_names():
+    ]
+    assert recipe_names() == sorted([*papers, "strong"])
+    for name in papers:
         config = load(TrainConfig, recipe_path(name))
         assert config.method.preset == ("official" if name.endswith("-official") else "paper")
         assert config.epochs == (360 if name.startswith("acdc") else 150)

@@ -1,4 +1,4 @@
-"""The recipes of the paper's experiments, as configuration files: `adawac train STORE --config acdc-unet`."""
+"""Configuration files by name: `adawac train STORE --config acdc-unet`. Those of the paper's experiments, and ours."""
 
 from pathlib import Path
 
