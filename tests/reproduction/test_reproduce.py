@@ -20,7 +20,7 @@ LONG = {**SMALL["settings"], "epochs": 2000}
 
 
 class Told:
-    """A watch that notes what it is told, and may do something when a job has begun to train."""
+    """A watch that notes what it is told, and may do something when a job has trained and saved an epoch."""
 
     def __init__(self, action=None):
         self.names, self.outcomes, self.done, self.action, self.running = [], {}, None, action, []
@@ -36,7 +36,9 @@ class Told:
         self.outcomes[job.name] = outcome
 
     def tick(self):
-        if self.action and any(job.progress[0] for job in self.running):
+        # An epoch is noted before it is saved: a job that is killed in between has nothing to go on from.
+        saved = [job for job in self.running if (job.folder / "checkpoints" / "last.safetensors").exists()]
+        if self.action and any(job.progress[0] for job in saved):
             action, self.action = self.action, None
             action(self.running)
 

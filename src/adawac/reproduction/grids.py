@@ -3,7 +3,6 @@
 # ruff: noqa: RUF009  (`setting` is `dataclasses.field` with a help text)
 
 import itertools
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -29,10 +28,10 @@ _NUMBER = re.compile(r"(?P<mean>-?\d+(\.\d+)?)\s*(±\s*(?P<std>\d+(\.\d+)?))?")
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """A number of the paper; NaN as standard deviation where it gives none."""
+    """A number of the paper; None as standard deviation where it gives none (NaN would not equal itself)."""
 
     mean: float
-    std: float = math.nan
+    std: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +300,7 @@ def _number(value: Any, where: str = "") -> Number:
     found = _NUMBER.fullmatch(str(value))
     if isinstance(value, bool) or not found:
         raise ConfigError(f"Expected a number or mean ± std{where}, but got {value!r}. Write it like 76.66 ± 0.88.")
-    return Number(mean=float(found["mean"]), std=float(found["std"]) if found["std"] else math.nan)
+    return Number(mean=float(found["mean"]), std=float(found["std"]) if found["std"] else None)
 
 
 def _choices(axis: str, values: Any) -> list[tuple[str, dict[str, Any]]]:

@@ -149,8 +149,8 @@ def _difference(cell: Cell) -> str:
     return "–" if math.isnan(cell.difference) else f"{cell.difference:+.2f}"
 
 
-def _spread(mean: float, std: float) -> str:
-    return f"{mean:.2f}" if math.isnan(std) else f"{mean:.2f} ± {std:.2f}"
+def _spread(mean: float, std: float | None) -> str:
+    return f"{mean:.2f}" if std is None or math.isnan(std) else f"{mean:.2f} ± {std:.2f}"
 
 
 def _plain_text(table: Table) -> Table:
@@ -176,7 +176,7 @@ def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, Outco
         cells = [
             {
                 "column": cell.column,
-                "paper": None if cell.paper is None else {"mean": cell.paper.mean, "std": _plain(cell.paper.std)},
+                "paper": None if cell.paper is None else {"mean": cell.paper.mean, "std": cell.paper.std},
                 "ours": _plain_own(cell),
                 "difference": _plain(cell.difference),
             }
