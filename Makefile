@@ -1,13 +1,15 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs, once.
 PYTHON ?= python3
 VENV := .venv
+OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 EXTRAS := test,dev,dicom,export,track,ray
 WORKERS ?= 2
 STORE ?= stores/acdc
+CONSTRAINTS :=  # a file of versions to keep to
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint types docs bench gpu-check clean
+.PHONY: help install demo test test-slow test-oldest lint types docs bench gpu-check clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,8 +22,8 @@ $(VENV)/.package: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.development: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+$(VENV)/.development: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(addprefix --constraint ,$(CONSTRAINTS)) --editable '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.package
 
 install: $(VENV)/.development  ## Make .venv with everything that development needs
@@ -34,6 +36,11 @@ test: $(VENV)/.development  ## Run the quick tests
 
 test-slow: $(VENV)/.development  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow
+
+# Old libraries use what is deprecated in the new ones below them; Python does not show that to users either.
+test-oldest:  ## Run the quick tests with the oldest libraries that are supported
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Expected Python 3.11, the oldest that is supported, but $(PYTHON) is another one. Run 'make PYTHON=python3.11 test-oldest'." >&2; exit 2; }
+	PYTEST_ADDOPTS='-W ignore::DeprecationWarning' $(MAKE) test VENV=$(OLDEST) EXTRAS=test,dicom,export,track CONSTRAINTS=tests/oldest.txt
 
 lint: $(VENV)/.development  ## Check style
 	$(BIN)/ruff check .
@@ -53,5 +60,5 @@ gpu-check:  ## On a machine with a GPU: correctness and speed there, with STORE=
 	$(PYTHON) benchmarks/gpu_check.py $(STORE)
 	PYTHONPATH=src $(PYTHON) benchmarks/render.py
 
-clean:  ## Remove .venv and everything that was built
-	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache
+clean:  ## Remove .venv, .venv-oldest and everything that was built
+	rm -rf $(VENV) $(OLDEST) site dist .pytest_cache .mypy_cache .ruff_cache

@@ -4,6 +4,7 @@ The same options prepare the training data and every scan that is predicted late
 them.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from adawac.data.cases import Array, Case, Unit
 from adawac.errors import ConfigError, DataError, near
 
-__all__ = ["CT", "MR", "READY", "Normalisation", "Preprocessing", "unnamed_ct"]
+__all__ = ["CT", "MR", "READY", "Normalisation", "Preprocessing", "stretch", "unnamed_ct"]
 
 Normalisation = Literal["min-max", "z-score", "none"]
 Affine = npt.NDArray[np.float64]
@@ -231,10 +232,30 @@ def _scale_and_offset(
 def _resample(
     volume: Array, old: tuple[float, ...], new: tuple[float, ...], shape: tuple[int, ...], order: int
 ) -> Array:
+    scale, offset = _scale_and_offset(old, new, volume.shape, shape)
+    return stretch(volume, scale, offset, shape, order)
+
+
+def stretch(
+    volume: Array, scale: Array, offset: Array, shape: tuple[int, ...], order: int, dtype: npt.DTypeLike | None = None
+) -> Array:
+    """Return a volume on another grid, whose voxel k lies at scale * k + offset of the volume's own.
+
+    Args:
+        volume: The values, without channels.
+        scale: One number for each axis.
+        offset: One number for each axis.
+        shape: The other grid's.
+        order: The spline's: 0 for labels.
+        dtype: What the result is of; None for the volume's own.
+    """
     from scipy.ndimage import affine_transform
 
-    scale, offset = _scale_and_offset(old, new, volume.shape, shape)
-    result: Array = affine_transform(volume, scale, offset, output_shape=shape, order=order, mode="nearest")
+    with warnings.catch_warnings():  # SciPy before 1.16 recalls a change of 2016 wherever axes are scaled one by one
+        warnings.filterwarnings("ignore", "The behavior of affine_transform with a 1-D array")
+        result: Array = affine_transform(
+            volume, scale, offset, output_shape=shape, order=order, mode="nearest", output=dtype
+        )
     return result
 
 

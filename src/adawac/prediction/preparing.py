@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adawac.data.preprocessing import Preprocessing
+from adawac.data.preprocessing import Preprocessing, stretch
 from adawac.errors import DataError
 from adawac.prediction.volumes import BLOCK_VOXELS, Spool
 
@@ -111,15 +111,10 @@ class PreparedScan:
         return np.stack([apply_orientation(channel, self._turn) for channel in image])
 
     def _resample(self, image: Array, start: int, stop: int, first: int) -> Array:
-        from scipy.ndimage import affine_transform
-
         shape, offset = list(self.shape), self._offset.copy()
         shape[self._axis] = stop - start
         offset[self._axis] += self._scale[self._axis] * start - first
-        result: Array = affine_transform(
-            image, self._scale, offset, output_shape=tuple(shape), order=3, mode="nearest", output=np.float32
-        )
-        return result
+        return stretch(image, self._scale, offset, tuple(shape), order=3, dtype=np.float32)
 
 
 def _turn(preprocessing: Preprocessing, spool: Spool) -> npt.NDArray[np.float64]:
