@@ -47,11 +47,15 @@ def test_the_stand_in_knows_its_version_and_goes_when_an_import_fails(monkeypatc
     assert "pytest" not in sys.modules
 
 
-def test_a_training_does_not_pass_on_what_fabric_advises(config, tmp_path, caplog, monkeypatch):
+@pytest.mark.parametrize("speaker", ["lightning_fabric", "pytorch_lightning"])
+def test_a_training_does_not_pass_on_what_fabric_advises(config, tmp_path, caplog, monkeypatch, speaker):
     """On a GPU Fabric advises to lower torch's precision, which a setting of ours decides."""
     from lightning_fabric.accelerators import CPUAccelerator
     from lightning_fabric.utilities.rank_zero import rank_zero_info
+    from lightning_utilities.core import rank_zero
 
+    # Each part of Lightning makes itself the one that speaks when it is imported.
+    monkeypatch.setattr(rank_zero, "log", logging.getLogger(f"{speaker}.utilities.rank_zero"))
     advised = []
 
     def setup_device(self, device):

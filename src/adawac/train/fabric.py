@@ -35,13 +35,15 @@ def _in_name_only(package: str) -> Iterator[None]:
 with _in_name_only("torchmetrics"):
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.precision import Precision
+    from lightning_utilities.core import rank_zero
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep Fabric from telling what its user did not ask: which ranks have joined, and which precision to take."""
-    told = [f"{package}.utilities" for package in ("lightning_fabric", "lightning.fabric")]
-    loggers = [logging.getLogger(f"{one}.{name}") for one in told for name in ("rank_zero", "distributed")]
+    packages = ("lightning_fabric", "lightning.fabric")
+    loggers = [logging.getLogger(f"{package}.utilities.distributed") for package in packages]
+    loggers.append(rank_zero.log)  # that of whichever part of Lightning was imported last
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.WARNING)
