@@ -256,7 +256,7 @@ def draw_weights(runs: Path) -> None:
 
 
 def in_processes(arguments: list[str], count: int) -> int:
-    """Let several processes work on the list, and wait for all; return the worst of their exit codes.
+    """Let several processes work on the list, and wait for all; return the first exit code that is not 0.
 
     Args:
         arguments: Of this program; those of the processes say that they share the device.
@@ -265,11 +265,13 @@ def in_processes(arguments: list[str], count: int) -> int:
     command = [sys.executable, __file__, *arguments, "--shared", str(count), "--processes", "1"]
     processes = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
-        return max(process.wait() for process in processes)
+        for process in processes:
+            process.wait()
     except KeyboardInterrupt:
         for process in processes:
             process.send_signal(signal.SIGINT)
-        return max(process.wait() for process in processes)
+    codes = [process.wait() for process in processes]
+    return next((code for code in codes if code), 0)  # one that was killed has a negative code
 
 
 def main(arguments: list[str] | None = None, started: float | None = None) -> int:
