@@ -9,9 +9,12 @@ Writes benchmarks/results/ensemble.json; the page is made by benchmarks/render.p
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
+import numpy as np
 import torch
 from acdc_list import Listing, read_list
 from results_page import RESULTS
@@ -25,31 +28,44 @@ from adawac.trained import Trained, load_trained
 
 NAME = "ensemble.json"
 
+Labels = np.ndarray[Any, Any]
+Scores = dict[str, list[tuple[float, float]]]
+
 
 def score_together(members: list[Trained], store: Store, cases: list[str]) -> dict[str, dict[str, dict[str, float]]]:
     """Return DSC in % and HD95, by class and on average, as predicted and of the largest parts alone."""
     check_agreement(members)
+    found = {"as predicted": {}, "largest parts": {}}
+    for case, labels in predicted(members, store, cases, tta=True):
+        for name, scores in found.items():
+            if name == "largest parts":
+                keep_largest_components(labels)
+            add_scores(scores, store, case, labels)
+    return {name: means(scores) for name, scores in found.items()}
+
+
+def predicted(members: list[Trained], store: Store, cases: list[str], tta: bool) -> Iterator[tuple[str, Labels]]:
+    """Yield each case with what the networks find in it together."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    together = Ensemble([one.network.to(device) for one in members], tta=True).eval()
+    together = Ensemble([one.network.to(device) for one in members], tta=tta).eval()
     first, stacks = members[0], (store.stack(case)[0] for case in cases)
-    rules, found = Rules(convention="strict", unit="voxel"), {"as predicted": {}, "largest parts": {}}
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         predictions = segment_stacks(together, stacks, first.image_size, device=device, resize=first.resize)
-        for case, labels in zip(cases, predictions, strict=True):
-            for name in found:
-                if name == "largest parts":
-                    keep_largest_components(labels)
-                for row in score_case(store.path, case, labels, rules).rows:
-                    found[name].setdefault(store.class_names[row.label], []).append((100 * row.dice, row.hd95))
-    return {name: _means(classes) for name, classes in found.items()}
+        yield from zip(cases, predictions, strict=True)
 
 
-def _means(classes: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, float]]:
+def add_scores(found: Scores, store: Store, case: str, labels: Labels) -> None:
+    """Add DSC in % and HD95 of a case to those found so far, by class."""
+    for row in score_case(store.path, case, labels, Rules(convention="strict", unit="voxel")).rows:
+        found.setdefault(store.class_names[row.label], []).append((100 * row.dice, row.hd95))
+
+
+def means(classes: Scores) -> dict[str, dict[str, float]]:
     """Return the means over cases, then over classes."""
     found = {}
     for place, metric in enumerate(("dice", "hd95")):
-        means = {name: mean(pair[place] for pair in pairs) for name, pairs in classes.items()}
-        found[metric] = {"mean": mean(means.values()), **means}
+        by_class = {name: mean(pair[place] for pair in pairs) for name, pairs in classes.items()}
+        found[metric] = {"mean": mean(by_class.values()), **by_class}
     return found
 
 

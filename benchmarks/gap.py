@@ -21,7 +21,7 @@ from adawac.data.store import Store
 from adawac.evaluation.scoring import Rules, score_case
 from adawac.inference import segment
 
-ROWS = ("final-baseline", "final-paper")
+ROWS = ("final-baseline", "final-paper", "final-long-baseline", "final-long-paper")
 SIZE = (224, 224)
 
 
