@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adawac.config import TrainConfig, leaves, override
 from adawac.config.yamlfile import parse
+
+if TYPE_CHECKING:
+    from adawac.algorithm import Criterion
 
 LIST = Path(__file__).with_name("acdc_runs.yaml")
 # What a result does not depend on: where the data lies and is kept, and how often the run is saved.
@@ -176,8 +179,17 @@ def settings(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def num_views(config: TrainConfig) -> int:
     """Return how many views of a sample a run looks at."""
+    criterion = _criterion(config)
+    return 2 if criterion.uses_latents or criterion.objective.views == "both" else 1
+
+
+def uses_consistency(config: TrainConfig) -> bool:
+    """Tell whether a run compares the features of two views."""
+    return _criterion(config).uses_latents
+
+
+def _criterion(config: TrainConfig) -> "Criterion":
     from adawac.methods import build_method
 
     method = config.method
-    criterion = build_method(method.name, 1, method.preset, **{"trim_ratio": 0.0, **method.options})
-    return 2 if criterion.uses_latents or criterion.objective.views == "both" else 1
+    return build_method(method.name, 1, method.preset, **{"trim_ratio": 0.0, **method.options})

@@ -267,6 +267,35 @@ def ensemble(result: dict[str, Any]) -> str:
     return table(["DSC, %", *classes, "HD95, voxel"], rows)
 
 
+def bright_scans(result: dict[str, Any]) -> str:
+    """How scores go with the brightness of scans, and which runs are far below the other seeds of their row."""
+    patient = f"DSC of {result['brightest']}"
+    kinds = [
+        [f"`{one['network']}`", "yes" if one["consistency"] else "no", one["runs"]]
+        + [f"{one[key]:+.2f}" for key in ("median", "lowest", "highest")]
+        + [f"{one['brightest']:.0f}"]
+        for one in result["kinds"]
+    ]
+    header = ["network", "compares views", "runs", "rank correlation, median", "lowest", "highest", f"median {patient}"]
+    forms = (".1f", ".1f", "+.2f", ".0f")
+    far = [
+        [f"`{one['name']}`"]
+        + [f"{one[key]:{form}}" for key, form in zip(("dice", "others", "spearman", "brightest"), forms, strict=True)]
+        for one in result["far"]
+    ]
+    below = ["runs far below their row's other seeds", "DSC, %", "the others' mean", "rank correlation", patient]
+    return f"{table(header, kinds)}\n\n{table(below, far)}"
+
+
+def norm_statistics(result: dict[str, Any]) -> str:
+    """What runs score with their batch norms' own statistics, and with those of all training samples."""
+    rows = [
+        [f"`{one['name']}`, trained anew", *(f"{one[kind]['dice']['mean']:.1f}" for kind in ("own", "of all samples"))]
+        for one in result["runs"]
+    ]
+    return table(["DSC, %", "statistics of the last batches", "statistics of all training samples"], rows)
+
+
 def _row_labels() -> dict[str, str]:
     """Return what the rows of the list of runs are called."""
     blocks = [block for group in read_list().groups for block in group.blocks]
@@ -277,6 +306,7 @@ SOURCES = {"demo-separation": "demo", "training-runs": "acdc"}
 """Blocks that are made from another's results."""
 
 BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "bright-scans": bright_scans,
     "criterion-cpu": criterion,
     "criterion-cuda": criterion,
     "demo": demo,
@@ -288,6 +318,7 @@ BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "loading": loading,
     "loading-cuda": loading,
     "metrics": metrics,
+    "norm-statistics": norm_statistics,
     "norms-cuda": norms,
     "prepare": prepare,
     "report": report,

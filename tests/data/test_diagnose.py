@@ -230,7 +230,8 @@ def test_the_hint_follows_the_numbers(tmp_path):
     assert sparse.method == "adawac"
     assert "7 of 12 training slices (58.3%)" in sparse.reason
     assert sparse.settings["method.hold_epochs"] == 10
-    assert "only 12 training slices" in sparse.basis[-1]
+    assert sparse.settings["method.preset"] == "official"
+    assert "only 12 training slices" in sparse.basis[0]
     blank = [noise_where((2, 3))] * 2
     trimmed = diagnose(make(tmp_path / "c", [boxes(2, 3)] * 2, blank), workers=1).recommendation
     assert trimmed.method == "trim-train"
