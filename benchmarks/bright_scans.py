@@ -41,17 +41,22 @@ def describe(entries: list[dict], bright: dict[str, float], path: Path = LIST) -
     """
     planned = {run.name: run.config(None) for run in read_list(path).runs}
     brightest, kinds, far = max(bright, key=bright.__getitem__), {}, []
-    for entry in entries:
-        config = planned.get(entry["name"])
-        if config is None or set(entry["patients"]) != set(bright) or config.data.split != "paper":
-            continue
+    listed = [
+        entry
+        for entry in entries
+        if (config := planned.get(entry["name"]))
+        and config.data.split == "paper"
+        and set(entry["patients"]) == set(bright)
+    ]
+    for entry in listed:
+        config = planned[entry["name"]]
         scores = [entry["patients"][patient] for patient in bright]
         found = {
             "spearman": float(spearmanr(scores, list(bright.values())).statistic),
             "brightest": 100 * entry["patients"][brightest],
         }
         kinds.setdefault((config.model.name, uses_consistency(config)), []).append(found)
-        others = [mean_dice(one) for one in entries if one["row"] == entry["row"] and one["seed"] != entry["seed"]]
+        others = [mean_dice(one) for one in listed if one["row"] == entry["row"] and one["seed"] != entry["seed"]]
         if others and mean_dice(entry) < mean(others) - FAR:
             far.append({"name": entry["name"], "dice": mean_dice(entry), "others": mean(others), **found})
     return {

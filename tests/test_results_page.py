@@ -199,6 +199,21 @@ class TestDriver:
         assert row["scores"]["as predicted"]["dice"]["mean"] > 0
         assert row["scores"]["largest parts"] != row["scores"]["as predicted"]
 
+    def test_scores_with_the_statistics_of_all_samples(self, drive, store, tmp_path):
+        import norm_statistics
+
+        hardly_trained = LIST.replace("lr: 0.05", "lr: 0.0000001")  # so it finds all classes everywhere
+        (tmp_path / "list.yaml").write_text(hardly_trained)
+        assert drive("train", "--only", "base-*", "--keep-checkpoints")[0] == 0
+        out = tmp_path / "statistics.json"
+        norm_statistics.main([str(store), str(tmp_path / "runs" / "base-seed1"), "--out", str(out)])
+        [found] = json.loads(out.read_text())["runs"]
+        [alone] = adawac.evaluate(tmp_path / "runs" / "base-seed1", spacing="voxel", gallery=0, workers=0)
+        means = {one.class_name: 100 * one.mean for one in alone.summaries["dice"]}
+        assert found["own"]["dice"] == pytest.approx(means)
+        assert found["of all samples"] != found["own"]
+        assert found["moved"] > 0
+
     def test_leaves_alone_what_another_process_works_on(self, acdc, drive, tmp_path):
         claimed = tmp_path / "runs" / acdc.CLAIMS / "base-seed1"
         claimed.mkdir(parents=True)
@@ -635,3 +650,55 @@ class TestGap:
     def test_the_page_has_the_present_runs(self, gap):
         written = json.loads((gap.RESULTS.parent / "gap.json").read_text())["patients"]
         assert written == {row: gap.by_patient(row) for row in gap.ROWS}
+
+
+class TestBrightScans:
+    @pytest.fixture
+    def bright_scans(self, acdc):
+        import bright_scans
+
+        return bright_scans
+
+    def test_a_patient_is_as_bright_as_its_labelled_voxels(self, bright_scans, store):
+        from adawac.data.store import Store
+
+        opened = Store(store)
+        found = bright_scans.brightness(opened)
+        tests = opened.table.take(opened.table.split == "test")
+        assert set(found) == set(tests.patient.tolist())
+        [case, *others] = sorted(set(tests.case[tests.patient == (first := sorted(found)[0])].tolist()))
+        assert not others
+        images, labels = (np.asarray(one) for one in opened.stack(case))
+        inside = [image[0][label > 0] for image, label in zip(images, labels, strict=True)]
+        assert found[first] == pytest.approx(float(np.concatenate(inside).mean()), rel=1e-5)
+
+    def test_a_run_far_below_the_others_is_named_with_who_it_fails_on(self, bright_scans, tmp_path):
+        (tmp_path / "list.yaml").write_text(
+            LIST.replace(
+                "        seeds: [1]\n        rows:\n          base",
+                "        seeds: [1, 2]\n        rows:\n          base",
+            )
+        )
+        bright = {"dark": 0.1, "grey": 0.2, "white": 0.9}
+        rising, falling = (dict(zip(bright, values, strict=True)) for values in ((0.7, 0.8, 0.9), (0.9, 0.8, 0.3)))
+        entries = [
+            entry("base", 1, 0.8, (1, 1), patients=rising),
+            entry("ada", 1, 0.8, (1, 1), patients=rising),
+            entry("ada", 2, 0.7, (1, 1), patients=falling),
+            entry("ada", 3, 0.1, (1, 1), patients=falling),  # not on the list
+            entry("broken", 1, 0.8, (1, 1), patients={"dark": 0.5}),  # other patients
+        ]
+        found = bright_scans.describe(entries, bright, tmp_path / "list.yaml")
+        assert found["brightest"] == "white"
+        assert [(one["consistency"], one["runs"], one["lowest"], one["highest"]) for one in found["kinds"]] == [
+            (False, 1, pytest.approx(1), pytest.approx(1)),
+            (True, 2, pytest.approx(-1), pytest.approx(1)),
+        ]
+        [second] = found["far"]
+        assert (second["name"], second["spearman"], second["brightest"]) == ("ada-seed2", pytest.approx(-1), 30)
+        assert (second["dice"], second["others"]) == pytest.approx((70, 80))
+
+    def test_the_page_has_the_present_runs(self, bright_scans, acdc):
+        written = json.loads((bright_scans.RESULTS.parent / bright_scans.NAME).read_text())
+        found = bright_scans.describe(acdc.read_results(), written["brightness"])
+        assert {name: written[name] for name in found} == found
