@@ -104,11 +104,16 @@ def test_all_bad_cases_are_named_at_once_and_the_good_ones_kept(tmp_path):
     overwrite(root, "labelsTr/case_02.nii.gz", scan()[1] * 9)
     with pytest.raises(DataError) as caught:
         prepare("nifti", root, tmp_path / "out", workers=2)
-    assert "2 of 4 cases" in str(caught.value)
+    assert "2 of 4 cases cannot be used" in str(caught.value)
+    assert "\n2 of 4 cases are done and kept: prepare again when" in str(caught.value)
     assert "case_00_0000.nii.gz" in str(caught.value)
     assert "case_02.nii.gz" in str(caught.value)
     assert sorted(path.name for path in (tmp_path / "out" / "cases").iterdir()) == ["case_01", "case_03"]
     assert not is_store(tmp_path / "out")
+    make_nnunet(root, cases=4)
+    cut(root, IMAGE)
+    with pytest.raises(DataError, match=r"case_00_0000.*\n3 of 4 cases are done"):
+        prepare("nifti", root, tmp_path / "out", workers=1)
     make_nnunet(root, cases=4)
     assert len(prepare("nifti", root, tmp_path / "out", workers=1).cases) == 4
 

@@ -154,6 +154,23 @@ def test_folders_that_may_be_patients_are_pointed_out(tmp_path):
     assert named.summary["patients"] == 3
 
 
+def test_patients_whose_visits_have_folders_of_their_own_are_pointed_out(tmp_path):
+    for seed, name in enumerate(("p1/early", "p1/late", "p2/early", "p3/early")):
+        write_nifti(tmp_path / name / "anat" / "ct.nii.gz", scan(seed=seed)[0])
+        write_nifti(tmp_path / name / "anat" / "gt.nii.gz", scan()[1])
+    patterns = {"images": "*/*/anat/ct.nii.gz", "labels": "*/*/anat/gt.nii.gz", "workers": 1}
+    assert any("several scans (p1)" in one for one in diagnose(tmp_path, **patterns).warnings)
+    assert not any("several scans" in one for one in diagnose(tmp_path, patient="^(.+?)_", **patterns).warnings)
+
+
+def test_folders_that_are_no_patients_are_not_pointed_out(tmp_path):
+    for seed, name in enumerate(("a", "b", "p1/c", "p2/visit/d")):  # above the scans' own folder there are none
+        write_nifti(tmp_path / f"{name}_ct.nii.gz", scan(seed=seed)[0])
+        write_nifti(tmp_path / f"{name}_gt.nii.gz", scan()[1])
+    found = diagnose(tmp_path, images="**/*_ct.nii.gz", labels="**/*_gt.nii.gz", workers=1)
+    assert not any("several scans" in one for one in found.warnings)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -10,7 +10,7 @@ from adawac.data.prepare import prepare
 from adawac.data.sources import build_source
 from adawac.data.sources.patterns import glob_cases
 from adawac.data.sources.searching import files_below, find, walk
-from adawac.errors import DataError
+from adawac.errors import ConfigError, DataError
 
 
 def touch(path):
@@ -76,6 +76,15 @@ def test_a_folder_is_listed_once_however_many_parts_a_pattern_has(tree, monkeypa
 def test_cases_below_two_stars_are_named_by_their_folders(tree):
     assert list(glob_cases(tree, "**/ct.nii.gz")) == ["anna", "bert_deep"]
     assert list(glob_cases(tree / "anna", "**")) == ["ct"]
+
+
+def test_the_ending_is_no_part_of_a_case_whether_packed_or_not(tmp_path):
+    for name in ("anna/ct.nii", "bert/ct.nii.gz", "bert/ct.nii.gz.part"):
+        touch(tmp_path / name)
+    assert list(glob_cases(tmp_path, "*/ct.nii*")) == ["anna", "bert"]
+    assert list(glob_cases(tmp_path, "*/*.nii*")) == ["anna_ct", "bert_ct"]
+    with pytest.raises(ConfigError, match=r"at least one \*, but got 'ct\.nii\*'"):
+        glob_cases(tmp_path / "anna", "ct.nii*")
 
 
 def test_what_is_hidden_or_would_block_a_reader_is_no_file(tmp_path):

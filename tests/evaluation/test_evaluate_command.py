@@ -60,7 +60,7 @@ def test_golden_tables(outcome_run, convention, capsys):
             assert float(row[1]) == pytest.approx(value, abs=0.005)
             assert float(row[2]) <= value <= float(row[3])
     assert "5 cases of 5 patients; checkpoint last; convention " + convention in out
-    assert "Structures: 1 missed (organ 1), 2 invented (organ 2)." in out
+    assert "Structures: 1 missed (organ: 1), 2 invented (organ: 2)." in out
     assert "1 of 5 (20.0 %)" in out
     assert f"scores/test-{convention}-last.csv" in out
     assert Run(outcome_run.folder).galleries == ["test-last", "train-last"]

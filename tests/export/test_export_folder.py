@@ -200,7 +200,8 @@ def test_harmless_options_pass():
 def test_code_that_is_trusted_is_imported(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     scan = save(tmp_path / "scan.nii.gz", noise())
-    export_model(run, tmp_path / "model")
+    assert command(["export", str(run), "--out", str(tmp_path / "model")]) == 0
+    assert capsys.readouterr().out.endswith("SCAN --out FOLDER --trust-code\n")
     words = ["predict", str(tmp_path / "model"), str(scan), "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert command(words) == 2
     assert "names 'threshold_network:threshold', which would be imported and run" in capsys.readouterr().err
@@ -229,12 +230,18 @@ def test_what_is_there_is_not_replaced(tmp_path, run, model):
 def test_json_of_a_folder(tmp_path, run, capsys):
     assert command(["export", str(run), "--out", str(tmp_path / "model"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == {"path": str(tmp_path / "model"), "dynamic": [], "reason": "", "difference": 0.0}
+    assert printed == {
+        "path": str(tmp_path / "model"),
+        "dynamic": [],
+        "reason": "",
+        "difference": 0.0,
+        "trust_code": False,
+    }
 
 
 def test_export_as_a_user_types_it(tmp_path, run, capsys):
     assert command(["export", str(run), "--out", str(tmp_path / "model")]) == 0
-    assert f"use it with adawac predict {tmp_path / 'model'} SCAN" in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith(f"use it with adawac predict {tmp_path / 'model'} SCAN --out FOLDER\n")
     assert command(["export", str(run), "--out", str(tmp_path / "my model")]) == 0
     assert f"use it with adawac predict '{tmp_path / 'my model'}' SCAN" in capsys.readouterr().out
     assert command(["export", str(run), "--out", str(tmp_path / "model")]) == 2

@@ -17,6 +17,7 @@ from adawac.errors import ConfigError, MissingFileError
 from adawac.inference import nearest_rows
 from adawac.prediction import Ensemble, find_scans, keep_largest_components, predict, preparing
 from adawac.prediction.segmenting import FULL, segment_block
+from adawac.runs import Run
 from adawac.trained import load_trained
 
 SIZE = (12, 10)
@@ -145,6 +146,14 @@ def test_an_ensemble_must_agree(tmp_path, scan, other, what):
     members = [make_run(tmp_path / "a"), make_run(tmp_path / "b", **other)]
     with pytest.raises(ConfigError, match=f"one {what} for an ensemble, but .*a has .* and .*b "):
         predict(members, scan, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_network_of_an_ensemble_votes_twice(tmp_path, scan, runs):
+    again = tmp_path / "elsewhere"
+    again.symlink_to(runs[0])
+    with pytest.raises(ConfigError, match=r"each network once, but got .*elsewhere twice: it would have two votes"):
+        predict([Run(runs[0]), runs[1], str(again)], scan, tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()
 
 

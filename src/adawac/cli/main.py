@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnusedCliTokensError
 
 from adawac import __version__
 from adawac.cli.streams import discard_unwritable, open_streams
@@ -88,7 +88,7 @@ def _run(argv: Sequence[str]) -> int:
             raise
         return 141
     except CycloptsError as error:
-        return _fail(2, f"{error} See {_help_for(words)}.", debug)
+        return _fail(2, f"{_about_words(error)} See {_help_for(words)}.", debug)
     except AdawacError as error:
         return _fail(2, str(error), debug)
     except OSError as error:
@@ -139,6 +139,21 @@ def _take_debug(argv: Sequence[str]) -> tuple[bool, list[str]]:
     """Return whether --debug was given, anywhere before a bare --, and the other words."""
     end = list(argv).index("--") if "--" in argv else len(argv)
     return "--debug" in argv[:end], [word for word in argv[:end] if word != "--debug"] + list(argv[end:])
+
+
+def _about_words(error: CycloptsError) -> str:
+    """Return what to say about words that make no command."""
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        got = ", ".join(map(repr, error.unused_tokens))
+        return f"Expected no further argument, but got {got}. An option may lack its name, or a pattern its quotes."
+    if isinstance(error, MissingArgumentError) and error.argument is not None and error.command_chain:
+        if error.argument.index is None:
+            return f"Expected {error.argument.name} with a value, but got none."
+        command = error.command_chain[0]  # which one was left out cannot be told, so all are named
+        places = [one.name for one in app[command].assemble_argument_collection() if one.index is not None]
+        usage = " ".join(("adawac", command, *places))
+        return f"Expected {usage}, but got too few arguments."
+    return str(error)
 
 
 def _help_for(words: Sequence[str]) -> str:

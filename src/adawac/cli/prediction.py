@@ -115,8 +115,8 @@ def export(
         print_json({**vars(made), "path": str(made.path)})
         return
     if not made.dynamic:
-        name = shlex.quote(str(made.path))
-        print_text(printable(f"{made.path}: use it with adawac predict {name} SCAN --out FOLDER\n"))
+        name, trust = shlex.quote(str(made.path)), " --trust-code" if made.trust_code else ""
+        print_text(printable(f"{made.path}: use it with adawac predict {name} SCAN --out FOLDER{trust}\n"))
         return
     if made.reason:
         print_text(printable(f"Height and width are fixed, as other sizes do not work: {made.reason}\n"))

@@ -235,9 +235,13 @@ def _prepare_all(
             faults[ref.id] = result
     if faults:
         messages = [str(faults[ref.id]) for ref in refs if ref.id in faults]
-        if len(messages) == 1:
-            raise DataError(messages[0])
-        raise DataError("\n- ".join([f"{len(messages)} of {len(refs)} cases cannot be used:", *messages]))
+        text = messages[0]
+        if len(messages) > 1:
+            text = "\n- ".join([f"{len(messages)} of {len(refs)} cases cannot be used:", *messages])
+        if infos:
+            text += f"\n{len(infos)} of {len(refs)} cases are done and kept: prepare again when the other files are "
+            text += "mended or moved away."
+        raise DataError(text)
     return infos
 
 

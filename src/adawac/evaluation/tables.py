@@ -99,7 +99,7 @@ def _notes(evaluation: Evaluation) -> tuple[str, ...]:
 
 
 def _outcome(name: str, total: int | None, classes: Mapping[str, int | None]) -> str:
-    listed = ", ".join(f"{one} {count}" for one, count in classes.items() if count)
+    listed = ", ".join(f"{one}: {count}" for one, count in classes.items() if count)
     return f"{total} {name} ({listed})" if listed else f"{total} {name}"
 
 

@@ -10,6 +10,7 @@ from adawac.files import explained
 from adawac.runs import Run
 from adawac.trained import load_trained
 from adawac.trained.card import CARD
+from adawac.trained.trust import why_to_ask
 
 __all__ = ["Exported", "export_model"]
 
@@ -24,12 +25,14 @@ class Exported:
         reason: ONNX: why others are not; empty if all are free.
         difference: ONNX: largest difference between its logits and torch's, relative to the largest logit, if that is
             above 1.
+        trust_code: Folder: whether loading it needs `trust_code`, as its network is not one that adawac knows.
     """
 
     path: Path
     dynamic: tuple[str, ...] = ()
     reason: str = ""
     difference: float = 0.0
+    trust_code: bool = False
 
 
 def export_model(
@@ -55,7 +58,7 @@ def export_model(
     with explained(ConfigError, str(path), "Make room, change the permissions, or give another --out."):
         if path.suffix.lower() != ".onnx":
             save_model(trained, path)
-            return Exported(path=path)
+            return Exported(path=path, trust_code=why_to_ask(trained.model) is not None)
         dynamic, reason, difference = export_onnx(trained, path)
         return Exported(path=path, dynamic=dynamic, reason=reason, difference=difference)
 

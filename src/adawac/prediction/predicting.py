@@ -125,6 +125,7 @@ def predict(
         raise ConfigError(f"Expected at least one slice at a time, but got batch_size={batch_size}. Give 1 or more.")
     place = _device(device)
     several = [runs] if isinstance(runs, Path | str | Run) else list(runs)
+    _check_each_once([one.folder if isinstance(one, Run) else Path(one) for one in several])
     members = [load_trained(one, checkpoint, place, trust_code) for one in several]
     if not members:
         raise ConfigError("Expected a run or a model folder, but got none. Give one.")
@@ -146,6 +147,18 @@ def predict(
         overwrite=overwrite,
     )
     return [_attempt(task, scan, watch or _nobody) for scan in found]
+
+
+def _check_each_once(networks: Sequence[Path]) -> None:
+    """Refuse a network that is given twice, as where the first one is named again in --ensemble."""
+    seen: set[Path] = set()
+    for path in networks:
+        if path.resolve() in seen:
+            raise ConfigError(
+                f"Expected each network once, but got {path} twice: it would have two votes. Leave one out; --ensemble "
+                "names those besides the first."
+            )
+        seen.add(path.resolve())
 
 
 def _find(scans: Sequence[Path | str], images: Sequence[str], channels: Sequence[str], out: Path) -> list[Scan]:

@@ -9,7 +9,7 @@ from adawac.config import ModelConfig
 from adawac.errors import RunError
 from adawac.models import MODELS
 
-__all__ = ["check_harmless"]
+__all__ = ["check_harmless", "why_to_ask"]
 
 # MONAI offers more; some of that downloads, or reads files, when it is built.
 _MONAI = (
@@ -31,12 +31,16 @@ _PLAIN = re.compile(r"[\w.+-]{0,60}")  # a name; neither a path nor an address n
 
 def check_harmless(model: ModelConfig, where: str) -> None:
     """Raise a `RunError` if building this network could run code, fetch or open files that its description names."""
-    reason = _name_reason(model.name) or next(_option_reasons("options", model.options), None)
-    if reason:
+    if reason := why_to_ask(model):
         raise RunError(
             f"Expected a network that adawac knows, with plain options, but {where} names {reason}. Nothing of it was "
             "imported. If you trust those who made it, allow it: --trust-code, or trust_code=True."
         )
+
+
+def why_to_ask(model: ModelConfig) -> str | None:
+    """Return what of a network's description might run code, fetch or open files; None if nothing does."""
+    return _name_reason(model.name) or next(_option_reasons("options", model.options), None)
 
 
 def _name_reason(name: str) -> str | None:

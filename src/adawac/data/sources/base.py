@@ -1,7 +1,9 @@
 """What a source is: it lists cases quickly and reads them one by one."""
 
 import inspect
+import itertools
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -215,10 +217,14 @@ def check_refs(refs: Sequence[CaseRef], where: Path | str) -> list[CaseRef]:
 
 def shared_folders(refs: Sequence[CaseRef]) -> str:
     """Return what to say where folders look like patients and hold several scans that count as several patients."""
-    scans = Counter(ref.images[0].parent for ref in refs if ref.images and ref.patient == ref.id)
-    several = sorted(folder.name for folder, count in scans.items() if count > 1)
-    if not several or len(scans) < _PATIENTS:  # two folders are those for training and for testing
-        return ""
+    images = [ref.images[0] for ref in refs if ref.images and ref.patient == ref.id]
+    top = Path(os.path.commonpath([path.parent for path in images])) if images else Path()
+    for level in itertools.count():  # visits may have folders of their own: sub-01/ses-1/t1.nii.gz
+        scans = Counter(path.parents[level] for path in images if top in path.parents[level + 1 :])
+        if len(scans) < _PATIENTS:  # two folders are those for training and for testing
+            return ""
+        if several := sorted(folder.name for folder, count in scans.items() if count > 1):
+            break
     some = ", ".join(several[:3]) + (", …" if len(several) > 3 else "")
     return (
         f"Folders hold several scans ({some}), and each scan counts as a patient of its own. If a folder is a patient, "

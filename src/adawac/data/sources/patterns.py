@@ -9,14 +9,15 @@ from adawac.errors import ConfigError, DataError
 
 __all__ = ["glob_cases", "match_patterns"]
 
-# What a wildcard may stand for, as a group of a regular expression; `**/` may be any number of folders.
-_WILDCARDS = {"**/": "(?:(.*)/)?", "*": "([^/]*)", "?": "([^/])"}
-_PARTS = re.compile(r"(\*\*/|\*|\?)")
+# What a wildcard may stand for, as a group of a regular expression; `**/` may be any number of folders. The ending is
+# no part of a name: scan.nii* is scan.nii and scan.nii.gz.
+_WILDCARDS = {"**/": "(?:(.*)/)?", "*": "([^/]*)", "?": "([^/])", ".nii*": r"\.nii(?:\.gz)?"}
+_PARTS = re.compile(r"(\.nii\*$|\*\*/|\*|\?)")
 
 
 def glob_cases(root: Path, pattern: str) -> dict[str, Path]:
     """Return the files that match, by what the wildcards stand for (joined by _, without spaces around it)."""
-    if "*" not in pattern:
+    if "*" not in pattern.removesuffix(".nii*"):
         raise ConfigError(
             f"Expected a pattern with at least one *, but got {pattern!r}. Mark where the case's name stands."
         )
