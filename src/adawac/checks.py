@@ -168,8 +168,7 @@ def _supervised(logits: Tensor, labels: Tensor, size: int, criterion: "Criterion
         )
     if labels.dtype not in _LABELS:
         raise ShapeError(
-            f"Expected labels of an integer type that torch computes with, but got {_like(labels)}. Convert them with "
-            ".long()."
+            f"Expected labels of an integer type that torch computes with, but got {_like(labels)}{_conversion(labels)}"
         )
     if values:
         _known_classes(labels, logits.shape[1], criterion.objective.ignore_index)
@@ -184,6 +183,16 @@ def _advice(logits: Tensor, labels: Tensor) -> str:
     if labels.shape == logits.shape:
         return "Give class numbers (not one-hot): labels.argmax(1)."
     return "Give class numbers (not one-hot), a label map for each row of the logits: torch.cat([labels_1, labels_2])."
+
+
+def _conversion(labels: Tensor) -> str:
+    """Say how labels of another type become class numbers; `.long()` would make background of soft ones."""
+    if labels.is_floating_point() and bool((labels != labels.round()).any()):
+        return (
+            " with values between classes. Give class numbers, not soft labels: (labels > 0.5).long() for "
+            "probabilities of the foreground; turn and resize label maps by nearest neighbour."
+        )
+    return ". Convert them with .long()."
 
 
 def _known_classes(labels: Tensor, classes: int, ignored: int | None) -> None:
