@@ -8,7 +8,7 @@ import torch
 
 import adawac
 from adawac import checks
-from adawac.errors import ShapeError
+from adawac.errors import ConfigError, ShapeError
 
 
 def call(criterion=None, **changes):
@@ -82,6 +82,18 @@ def test_supervision_weights_must_match():
     criterion = adawac.AdaWAC(num_samples=6, supervision=(1.0, 0.5, 0.25))
     with pytest.raises(ShapeError, match=r"2 logits.*weights \(1.0, 0.5, 0.25\)"):
         call(criterion, logits=[torch.randn(4, 3, 8, 8), torch.randn(4, 3, 4, 4)])
+
+
+@pytest.mark.parametrize("weights", [1.0, "a", (0.0,), (1.0, -0.5), (1.0, float("nan")), ()])
+def test_supervision_weights_must_have_a_sum(weights):
+    criterion = adawac.AdaWAC(num_samples=6, supervision=weights)
+    with pytest.raises(ConfigError, match=r"supervision to be weights ≥ 0.*supervision=\(1, 0\.5, 0\.25\)"):
+        call(criterion)
+
+
+def test_a_resolution_may_weigh_nothing():
+    criterion = adawac.AdaWAC(num_samples=6, supervision=[1, 0])
+    assert call(criterion, logits=[torch.randn(4, 3, 8, 8), torch.randn(4, 3, 4, 4)]).loss.isfinite()
 
 
 def test_aligned_needs_maps_and_views():

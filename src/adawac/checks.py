@@ -6,6 +6,7 @@ them makes the host wait: on a GPU that happens in the first step, and in every 
 
 import operator
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,6 +67,8 @@ def batch(
         _no_views(scales, targets, len(index))
     targets = targets * len(scales) if isinstance(labels, Tensor) else targets
     weights = criterion.objective.supervision
+    if weights is not None:
+        _supervision(weights)
     if not scales or len(targets) != len(scales) or (weights is not None and len(weights) != len(scales)):
         raise ShapeError(
             f"Expected as many label maps and supervision weights as logits, but got {len(scales)} logits, "
@@ -130,6 +133,16 @@ def _no_views(logits: Sequence[Tensor], labels: Sequence[Tensor], size: int) -> 
         raise ShapeError(
             "Expected a list of logits to be one of resolutions (deep supervision), but got two of the same size, "
             f"{tuple(logits[0].shape)}, with a label map each. Concatenate views: torch.cat(logits), torch.cat(labels)."
+        )
+
+
+def _supervision(weights: Any) -> None:
+    """Refuse weights that have no sum to be divided by, or that reward a loss."""
+    numbers = isinstance(weights, list | tuple) and all(isinstance(one, Real) for one in weights)
+    if not numbers or not (min(weights, default=-1) >= 0 and 0 < sum(weights) < float("inf")):
+        raise ConfigError(
+            f"Expected supervision to be weights ≥ 0 of the logits, with one above 0, but got {weights!r}. Give one "
+            "for each resolution, from fine to coarse: supervision=(1, 0.5, 0.25)."
         )
 
 
