@@ -29,7 +29,7 @@ def test_a_right_call():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"index": torch.tensor([0, 6])}, r"every index in 0\.\.5.*from 0 to 6.*row in the training set"),
+        ({"index": torch.tensor([0, 6])}, r"every index in 0\.\.5.*from 0 to 6.*row.*num_samples=len\(train_set\)"),
         ({"index": torch.tensor([-1, 2])}, r"every index in 0\.\.5.*from -1 to 2"),
         ({"index": torch.tensor([0.0, 1.0])}, r"vector of integers.*float32"),
         ({"index": torch.tensor([[0, 1]])}, r"vector of integers.*\(1, 2\)"),

@@ -111,7 +111,8 @@ def _rows(index: Tensor, num_samples: int) -> None:
     if lowest < 0 or highest >= num_samples:
         raise ShapeError(
             f"Expected every index in 0..{num_samples - 1} (num_samples={num_samples}), but got values from "
-            f"{lowest} to {highest}. Give each sample's row in the training set."
+            f"{lowest} to {highest}. Give each sample's row in the training set, and build the criterion with "
+            "num_samples=len(train_set); if the set grew, carry the weights over."
         )
 
 
