@@ -8,7 +8,7 @@ import torch
 
 import adawac
 from adawac import checks
-from adawac.errors import ShapeError
+from adawac.errors import ConfigError, ShapeError
 
 
 def call(criterion=None, **changes):
@@ -29,7 +29,7 @@ def test_a_right_call():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"index": torch.tensor([0, 6])}, r"every index in 0\.\.5.*from 0 to 6.*row in the training set"),
+        ({"index": torch.tensor([0, 6])}, r"every index in 0\.\.5.*from 0 to 6.*row.*num_samples=len\(train_set\)"),
         ({"index": torch.tensor([-1, 2])}, r"every index in 0\.\.5.*from -1 to 2"),
         ({"index": torch.tensor([0.0, 1.0])}, r"vector of integers.*float32"),
         ({"index": torch.tensor([[0, 1]])}, r"vector of integers.*\(1, 2\)"),
@@ -37,7 +37,8 @@ def test_a_right_call():
         ({"index": torch.tensor([0, 1, 2])}, r"B or 2B rows of logits for the B = 3.*but got 4.*torch\.cat"),
         ({"labels": torch.full((4, 8, 8), 3)}, r"labels in 0\.\.2 \(K = 3 classes\), but got \[3\].*ignore_index"),
         ({"labels": torch.full((4, 8, 8), -1)}, r"labels in 0\.\.2.*\[-1\]"),
-        ({"labels": torch.zeros(4, 8, 8)}, r"integer type.*float32.*\.long\(\)"),
+        ({"labels": torch.zeros(4, 8, 8)}, r"integer type.*float32\. Convert them with \.long\(\)"),
+        ({"labels": torch.full((4, 8, 8), 0.7)}, r"float32 with values between classes.*\(labels > 0\.5\)\.long\(\)"),
         ({"labels": torch.zeros(4, 1, 8, 8, dtype=torch.int64)}, r"labels \(4, 8, 8\).*\(4, 1, 8, 8\).*labels\[:, 0\]"),
         ({"labels": torch.zeros(4, 3, 8, 8)}, r"labels \(4, 8, 8\).*not one-hot.*labels\.argmax\(1\)"),
         ({"labels": torch.zeros(4, 8, 8, dtype=torch.uint16)}, r"integer type.*uint16.*\.long\(\)"),
@@ -81,6 +82,18 @@ def test_supervision_weights_must_match():
     criterion = adawac.AdaWAC(num_samples=6, supervision=(1.0, 0.5, 0.25))
     with pytest.raises(ShapeError, match=r"2 logits.*weights \(1.0, 0.5, 0.25\)"):
         call(criterion, logits=[torch.randn(4, 3, 8, 8), torch.randn(4, 3, 4, 4)])
+
+
+@pytest.mark.parametrize("weights", [1.0, "a", (0.0,), (1.0, -0.5), (1.0, float("nan")), ()])
+def test_supervision_weights_must_have_a_sum(weights):
+    criterion = adawac.AdaWAC(num_samples=6, supervision=weights)
+    with pytest.raises(ConfigError, match=r"supervision to be weights ≥ 0.*supervision=\(1, 0\.5, 0\.25\)"):
+        call(criterion)
+
+
+def test_a_resolution_may_weigh_nothing():
+    criterion = adawac.AdaWAC(num_samples=6, supervision=[1, 0])
+    assert call(criterion, logits=[torch.randn(4, 3, 8, 8), torch.randn(4, 3, 4, 4)]).loss.isfinite()
 
 
 def test_aligned_needs_maps_and_views():

@@ -6,6 +6,7 @@ them makes the host wait: on a GPU that happens in the first step, and in every 
 
 import operator
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,6 +67,8 @@ def batch(
         _no_views(scales, targets, len(index))
     targets = targets * len(scales) if isinstance(labels, Tensor) else targets
     weights = criterion.objective.supervision
+    if weights is not None:
+        _supervision(weights)
     if not scales or len(targets) != len(scales) or (weights is not None and len(weights) != len(scales)):
         raise ShapeError(
             f"Expected as many label maps and supervision weights as logits, but got {len(scales)} logits, "
@@ -108,7 +111,8 @@ def _rows(index: Tensor, num_samples: int) -> None:
     if lowest < 0 or highest >= num_samples:
         raise ShapeError(
             f"Expected every index in 0..{num_samples - 1} (num_samples={num_samples}), but got values from "
-            f"{lowest} to {highest}. Give each sample's row in the training set."
+            f"{lowest} to {highest}. Give each sample's row in the training set, and build the criterion with "
+            "num_samples=len(train_set); if the set grew, carry the weights over."
         )
 
 
@@ -130,6 +134,16 @@ def _no_views(logits: Sequence[Tensor], labels: Sequence[Tensor], size: int) -> 
         raise ShapeError(
             "Expected a list of logits to be one of resolutions (deep supervision), but got two of the same size, "
             f"{tuple(logits[0].shape)}, with a label map each. Concatenate views: torch.cat(logits), torch.cat(labels)."
+        )
+
+
+def _supervision(weights: Any) -> None:
+    """Refuse weights that have no sum to be divided by, or that reward a loss."""
+    numbers = isinstance(weights, list | tuple) and all(isinstance(one, Real) for one in weights)
+    if not numbers or not (min(weights, default=-1) >= 0 and 0 < sum(weights) < float("inf")):
+        raise ConfigError(
+            f"Expected supervision to be weights ≥ 0 of the logits, with one above 0, but got {weights!r}. Give one "
+            "for each resolution, from fine to coarse: supervision=(1, 0.5, 0.25)."
         )
 
 
@@ -168,8 +182,7 @@ def _supervised(logits: Tensor, labels: Tensor, size: int, criterion: "Criterion
         )
     if labels.dtype not in _LABELS:
         raise ShapeError(
-            f"Expected labels of an integer type that torch computes with, but got {_like(labels)}. Convert them with "
-            ".long()."
+            f"Expected labels of an integer type that torch computes with, but got {_like(labels)}{_conversion(labels)}"
         )
     if values:
         _known_classes(labels, logits.shape[1], criterion.objective.ignore_index)
@@ -184,6 +197,16 @@ def _advice(logits: Tensor, labels: Tensor) -> str:
     if labels.shape == logits.shape:
         return "Give class numbers (not one-hot): labels.argmax(1)."
     return "Give class numbers (not one-hot), a label map for each row of the logits: torch.cat([labels_1, labels_2])."
+
+
+def _conversion(labels: Tensor) -> str:
+    """Say how labels of another type become class numbers; `.long()` would make background of soft ones."""
+    if labels.is_floating_point() and bool((labels != labels.round()).any()):
+        return (
+            " with values between classes. Give class numbers, not soft labels: (labels > 0.5).long() for "
+            "probabilities of the foreground; turn and resize label maps by nearest neighbour."
+        )
+    return ". Convert them with .long()."
 
 
 def _known_classes(labels: Tensor, classes: int, ignored: int | None) -> None:

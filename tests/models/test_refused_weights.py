@@ -127,6 +127,30 @@ def test_files_for_another_network(tmp_path):
         load_weights(unet, saved(state))
 
 
+def test_layers_between_those_of_the_network(tmp_path):
+    """A deeper encoder has all that a shallower one needs, but its blocks were trained to follow one another."""
+    shallow, _ = build("smp:Unet/resnet18", 3, image_size=64)
+    deep, _ = build("smp:Unet/resnet34", 3, image_size=64)
+    for state in (deep.state_dict(), deep.encoder.state_dict()):
+        torch.save(state, tmp_path / "deep.pth")
+        before = {name: tensor.clone() for name, tensor in shallow.state_dict().items()}
+        with pytest.raises(WeightsError, match=r"more of them in between: '(encoder\.)?layer1\.2\.conv1\.weight'"):
+            load_weights(shallow, tmp_path / "deep.pth")
+        assert all(torch.equal(tensor, before[name]) for name, tensor in shallow.state_dict().items())
+
+
+def test_what_comes_after_or_beside_the_layers_is_left_out(tmp_path):
+    """Later stages of an encoder that is cut off, a classifier, and the criterion that was saved along."""
+    network, _ = build("smp:Unet/tu-convnext_atto", 3, image_size=64, encoder_depth=3, decoder_channels=(8, 8, 8))
+    whole, _ = build("smp:Unet/tu-convnext_atto", 3, image_size=64)
+    torch.save({**whole.encoder.state_dict(), "head.fc.weight": torch.zeros(2, 2)}, tmp_path / "encoder.pth")
+    report = load_weights(network, tmp_path / "encoder.pth")
+    assert report.layout == "encoder"
+    assert any("stages_3" in name for name in report.left_out)
+    torch.save({**network.state_dict(), "criterion.weights.log_odds": torch.zeros(2)}, tmp_path / "saved.pth")
+    assert load_weights(network, tmp_path / "saved.pth").left_out == ("criterion.weights.log_odds",)
+
+
 def test_a_file_that_is_not_there():
     with pytest.raises(MissingFileError, match=r"imagenet-offline, but there is no file 'R50\.npz'\. Check the path"):
         build("transunet", 3, image_size=32, pretrained="R50.npz", **TINY)

@@ -285,6 +285,14 @@ def test_weights_into_a_network_of_ones_own(tmp_path):
     assert str(report).endswith("own.pth (network): 7 tensors loaded")
 
 
+def test_the_head_of_a_network_of_ones_own(tmp_path):
+    source, network = torch.nn.Conv2d(8, 3, 1), torch.nn.Conv2d(8, 4, 1)
+    torch.save(source.state_dict(), tmp_path / "own.pth")
+    with pytest.raises(WeightsError, match=r"of shape \(4, 8, 1, 1\).* give num_classes"):
+        load_weights(network, tmp_path / "own.pth")
+    assert load_weights(network, tmp_path / "own.pth", num_classes=4).left_out == ("weight", "bias")
+
+
 # -- ImageNet without a network ----------------------------------------------------------------------------------------
 
 

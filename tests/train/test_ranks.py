@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -184,6 +185,14 @@ class Broken(Interrupted):
 def test_what_broke_a_rank_is_said(settings, tmp_path):
     with pytest.raises(RunError, match=r"one was lost \(TypeError: a display of somebody's own\)"):
         fit(override(settings, {"hardware.devices": 2}), tmp_path / "run", watch=Broken(1, 1))
+
+
+def test_parameters_without_a_gradient_are_named_and_not_called_a_lost_rank(config, tmp_path):
+    """All stages of an encoder are built by smp, and a decoder of depth 3 takes the first ones."""
+    options = {"encoder_depth": 3, "decoder_channels": (8, 8, 8)}
+    network = replace(config.model, name="smp:Unet/resnet18", options=options)
+    with pytest.raises(ConfigError, match=r"use all of its parameters, but some have no part.*--devices 1"):
+        fit(override(replace(config, model=network), {"hardware.devices": 2}), tmp_path / "run")
 
 
 def test_what_is_wrong_is_said_once_whatever_the_number_of_ranks(settings, tmp_path):

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import digits
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -71,15 +72,16 @@ def load_weights(
 ) -> LoadReport:
     """Load a file into a network: the whole of it, or an encoder's weights into its encoder.
 
-    A file that does not fit is refused, and the network stays as it was. Position embeddings are resized, RGB kernels
-    are adapted to the network's channels, and a head for another number of classes is left out. A checkpoint of the
-    original TransUNet switches `faithful` on.
+    A file that does not fit is refused, and the network stays as it was; so is one with layers between those of the
+    network. Position embeddings are resized, RGB kernels are adapted to the network's channels, and a head for another
+    number of classes is left out. A checkpoint of the original TransUNet switches `faithful` on.
 
     Args:
         network: any network.
         path: a checkpoint (`.pth`, `.safetensors`), or one of Google's `.npz` for `TransUNet`.
         encoder: the submodule that an encoder's weights go into.
-        num_classes: the network's classes; by default as a `TransUNet` has it.
+        num_classes: the network's classes; by default as a `TransUNet` has it. Without them, any other network's head
+            has to fit.
     """
     return place_weights(network, read_weights(path), str(path), encoder=encoder, num_classes=num_classes)
 
@@ -106,9 +108,10 @@ def place_weights(
         if fit is None and _is_head(tensor, ours[name], num_classes):
             left_out.append(name)
         elif fit is None:
+            head = "" if num_classes else " If this is the head, give num_classes: one of other classes is left out."
             raise WeightsError(
                 f"Expected {name!r} of shape {tuple(ours[name].shape)}, but {source!r} has {tuple(tensor.shape)}. It "
-                "belongs to a network of another kind or size. Build that one, or take a file for this one."
+                f"belongs to a network of another kind or size. Build that one, or take a file for this one.{head}"
             )
         else:
             fitted[name] = fit
@@ -191,6 +194,7 @@ def _match_by_name(ours: Mapping[str, Tensor], tensors: Mapping[str, Tensor], so
     """Find the part of the network, the whole first, whose tensors are all in the file under some prefix."""
     parts = {"network": "", "encoder": f"{encoder}."} if encoder else {"network": ""}
     missing: list[str] = list(ours)
+    skipped: list[str] = []
     for layout, part in parts.items():
         for prefix in _PREFIXES:
             theirs = {_plain(name.removeprefix(prefix)): name for name in tensors if name.startswith(prefix)}
@@ -199,12 +203,45 @@ def _match_by_name(ours: Mapping[str, Tensor], tensors: Mapping[str, Tensor], so
             if place and not lacking:
                 used = {name: found for name, found in place.items() if found is not None}
                 left_out = [name for name in tensors if name not in used.values()]
-                return layout, {name: tensors[found] for name, found in used.items()}, left_out
+                between = _between([_plain(name.removeprefix(part)) for name in place], theirs)
+                if not between:
+                    return layout, {name: tensors[found] for name, found in used.items()}, left_out
+                skipped = skipped or between
             missing = min(missing, lacking or list(ours), key=len)
+    if skipped:
+        raise WeightsError(
+            f"Expected the layers of this network in {source!r}, but it has more of them in between: {_some(skipped)}. "
+            "Build the network that it was made for (same name and options), or take another file."
+        )
     raise WeightsError(
         f"Expected the weights of this network or of its encoder in {source!r}, but it lacks at least "
         f"{_some(missing)}. Build the network that it was made for (same name and options), or take another file."
     )
+
+
+def _between(ours: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
+    """Return what a file has of numbered layers that this network skips, such as a deeper encoder's blocks.
+
+    Stages after our last one, and what is not one of a row (a classifier), may be left out: what we have is whole
+    without them.
+    """
+    rows: dict[tuple[str, ...], set[str]] = {}  # the kinds of layers in each part of our network, and where it ends
+    ends: dict[tuple[str, ...], int] = {}
+    for place, name in enumerate(ours):
+        words = name.split(".")
+        for depth, word in enumerate(words):
+            rows.setdefault(tuple(words[:depth]), set()).add(word.rstrip(digits))
+            ends[tuple(words[:depth])] = place
+    known = set(ours)
+    found = []
+    for name, original in theirs.items():
+        words = name.split(".")
+        depth = max(depth for depth in range(len(words)) if tuple(words[:depth]) in ends)
+        part, layer = tuple(words[:depth]), words[depth]
+        numbered = layer != layer.rstrip(digits) and layer.rstrip(digits) in rows[part]
+        if name not in known and numbered and ends[part] < len(ours) - 1:
+            found.append(original)
+    return found
 
 
 def _strip(tensors: Mapping[str, Tensor], anchors: Iterable[str]) -> dict[str, Tensor]:

@@ -116,6 +116,14 @@ def _explained() -> Iterator[None]:
             "Lower data.batch_size or data.image_size, set hardware.precision=bf16 or forward=encoder, or stream "
             "the samples with data.residence=stream."
         ) from error
+    except RuntimeError as error:
+        if "not used in producing loss" not in str(error):  # what DDP says
+            raise
+        raise ConfigError(
+            "Expected a network on several devices to use all of its parameters, but some have no part in the loss, as "
+            "the last stages of an encoder that a decoder leaves out (encoder_depth below 5). Train on one device "
+            "(--devices 1), or take a network without them."
+        ) from error
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
