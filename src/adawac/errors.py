@@ -63,7 +63,7 @@ class BusyError(AdawacError, RuntimeError):
 
 
 class MissingDependencyError(AdawacError, ImportError):
-    """An optional library that is not installed."""
+    """A library that is not installed, or too old for what was asked."""
 
 
 def near(name: str, known: Iterable[str], count: int = 4) -> str:

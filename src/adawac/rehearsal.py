@@ -26,6 +26,9 @@ def rehearsal(device: torch.device) -> Iterator[None]:
     Args:
         device: Where they are going to run.
     """
+    # Triton has tuples since 3.3. With an older one convolutions cannot be compiled, which no trial would find out.
+    from triton.language import tuple as _  # type: ignore[import-untyped]  # noqa: F401
+
     try:
         from triton.runtime._async_compile import AsyncCompileMode  # type: ignore[import-untyped]
     except ImportError:  # an older Triton: kernels are compiled one by one, as they run

@@ -18,6 +18,7 @@ from adawac.export import export_model, onnx
 from adawac.trained import load_trained
 
 onnxruntime = pytest.importorskip("onnxruntime")
+exporting = pytest.mark.skipif(torch.__version__ < "2.7", reason="ONNX needs torch 2.7")
 
 
 def compare(path, run, sizes):
@@ -56,6 +57,7 @@ def plain(num_classes, in_channels, image_size):
     return Plain(num_classes), "encoder"
 
 
+@exporting
 def test_a_small_network_with_every_side_free(tmp_path, run, capsys):
     path = tmp_path / "model.onnx"
     assert command(["export", str(run), "--out", str(path)]) == 0
@@ -96,6 +98,7 @@ def fixed(num_classes, in_channels, image_size):
     return Fixed(num_classes), "encoder"
 
 
+@exporting
 def test_a_network_of_one_size_says_why(tmp_path, capsys):
     run = make_run(tmp_path / "run", "test_export_onnx:fixed", (8, 8))
     path = tmp_path / "model.onnx"
@@ -123,6 +126,7 @@ def unsteady(num_classes, in_channels, image_size):
     return Unsteady(num_classes), "encoder"
 
 
+@exporting
 @pytest.mark.slow
 def test_a_network_that_draws_is_refused(tmp_path, capsys):
     run = make_run(tmp_path / "run", "test_export_onnx:unsteady", (8, 8))
@@ -131,6 +135,7 @@ def test_a_network_that_draws_is_refused(tmp_path, capsys):
     assert [one.name for one in tmp_path.iterdir()] == ["run"]
 
 
+@exporting
 def test_what_is_not_torchs_is_not_written(tmp_path, run, monkeypatch):
     class Program:
         model = SimpleNamespace(metadata_props={})
@@ -145,6 +150,7 @@ def test_what_is_not_torchs_is_not_written(tmp_path, run, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@exporting
 def test_what_cannot_be_exported_is_said(tmp_path, run, monkeypatch):
     def fail(*_, **__):
         raise ValueError("no such operator")
@@ -155,11 +161,24 @@ def test_what_cannot_be_exported_is_said(tmp_path, run, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@exporting
 @pytest.mark.parametrize("missing", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_library_is_named_with_its_extra(tmp_path, run, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingDependencyError, match=rf"{missing}.*adawac\[export\]"):
         export_model(run, tmp_path / "model.onnx")
+
+
+def test_onnx_alone_needs_a_newer_torch(tmp_path, run, monkeypatch, capsys):
+    if torch.__version__ >= "2.7":
+        monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.6.0"))
+    assert command(["export", str(run), "--out", str(tmp_path / "model.onnx")]) == 2
+    message = capsys.readouterr().err
+    assert f"Expected torch 2.7 or newer to write {tmp_path / 'model.onnx'}, but got {torch.__version__}" in message
+    assert "Run: pip install 'torch>=2.7' 'torchvision>=0.22', or export a model folder instead" in message
+    assert not list(tmp_path.iterdir())
+    assert command(["export", str(run), "--out", str(tmp_path / "model")]) == 0
+    assert (tmp_path / "model" / "model.json").is_file()
 
 
 def test_the_folder_needs_no_onnx(tmp_path, run, monkeypatch):
@@ -169,6 +188,7 @@ def test_the_folder_needs_no_onnx(tmp_path, run, monkeypatch):
     assert (tmp_path / "model" / "model.json").is_file()
 
 
+@exporting
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "options", "free"),
@@ -187,12 +207,14 @@ def test_networks_of_every_family(tmp_path, model, options, free):
     compare(made.path, run, [(64, 64), (96, 128)] if free else [(64, 64)])
 
 
+@exporting
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder in which nobody can make files")
 def test_a_folder_that_cannot_be_written_to_is_no_fault_of_the_network(run):
     with pytest.raises(ConfigError, match=r"Expected to write /proc/model\.onnx"):
         export_model(run, "/proc/model.onnx")
 
 
+@exporting
 def test_a_full_disk_is_no_fault_of_the_network(tmp_path, run, monkeypatch):
     def save(path, **_):
         path.write_bytes(b"half")

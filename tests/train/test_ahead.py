@@ -123,6 +123,7 @@ def test_a_training_finds_what_was_compiled_ahead(tmp_path, driver, few):
 
 def test_the_list_has_every_kernel_that_a_step_calls(tmp_path):
     """After a change of kernels: `python benchmarks/kernel_calls.py ACDC`."""
+    pytest.importorskip("triton", minversion="3.3", reason="an older Triton's are not called")
     found = run(LISTED, tmp_path / "store", CUDA_VISIBLE_DEVICES="")
     assert found.keys() == {"unet", "transunet"}
     for called, missing in found.values():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import adawac
-from adawac.errors import RunError
+from adawac.errors import MissingDependencyError, RunError
 from adawac.files import beside
 from adawac.models.base import library, quietly
 from adawac.trained import Trained
@@ -46,7 +46,16 @@ def export_onnx(trained: Trained, path: Path) -> tuple[tuple[str, ...], str, flo
 
     Returns:
         The free sides, why others are fixed (or ""), and the largest relative difference to torch.
+
+    Raises:
+        MissingDependencyError: With a torch before 2.7, or without a library of `adawac[export]`.
     """
+    if torch.__version__ < "2.7":  # 2.6 ignores the names of free sides; without names `interpolate` fixes the batch
+        raise MissingDependencyError(
+            f"Expected torch 2.7 or newer to write {path}, but got {torch.__version__}, whose ONNX files take batches "
+            "of one size only. Run: pip install 'torch>=2.7' 'torchvision>=0.22', or export a model folder instead: "
+            "--out FOLDER."
+        )
     for name in ("onnx", "onnxscript", "onnxruntime"):
         library(name, "adawac[export]")
     network = _Finest(trained.network).cpu().eval()
