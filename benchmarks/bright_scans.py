@@ -4,23 +4,41 @@
 
 Intensities are scaled to each volume's own range, so that the heart is brighter in some scans than in others. The rank
 correlation of each run's DSC by patient, from acdc.json, with how bright the labelled voxels of these test patients
-are; of all runs on the paper's split but those with seven patients. Writes benchmarks/results/bright-scans.json; the
-page is made by benchmarks/render.py.
+are; of all runs on the paper's split but those with seven patients. Writes benchmarks/results/bright-scans.json
+and its picture; the page is made by benchmarks/render.py.
 """
 
 import argparse
 import json
 from pathlib import Path
 from statistics import mean, median
+from typing import NamedTuple
 
 from acdc_list import LIST, read_list, uses_consistency
-from results_page import RESULTS, mean_dice, read_results
+from matplotlib.figure import Figure
+from PIL import Image
+from results_figure import STYLE
+from results_page import ASSETS, RESULTS, mean_dice, read_results
 from scipy.stats import spearmanr
 
 from adawac.data.store import Store
+from adawac.figures.picture import Picture
 
 NAME = "bright-scans.json"
 FAR = 5.0  # points of DSC below the mean of the other seeds
+PICTURE = ASSETS / "acdc-bright-scans.png"
+PICTURE_TEXT = (
+    "DSC of each test patient of ACDC by how bright its heart is: flat for the median UNet run, and falling with "
+    "brightness in the runs that went wrong"
+)
+
+
+class Kind(NamedTuple):
+    """What runs have in common."""
+
+    network: str
+    consistency: bool
+    """Whether two views are compared."""
 
 
 def brightness(store: Store) -> dict[str, float]:
@@ -39,35 +57,65 @@ def describe(entries: list[dict], bright: dict[str, float], path: Path = LIST) -
     Of each kind of runs the rank correlations, and the median DSC in % of the brightest patient; the same of each run
     that is far below its row's other seeds.
     """
-    planned = {run.name: run.config(None) for run in read_list(path).runs}
     brightest, kinds, far = max(bright, key=bright.__getitem__), {}, []
-    listed = [
-        entry
-        for entry in entries
-        if (config := planned.get(entry["name"]))
-        and config.data.split == "paper"
-        and set(entry["patients"]) == set(bright)
-    ]
-    for entry in listed:
-        config = planned[entry["name"]]
+    listed = _listed(entries, bright, path)
+    for entry, kind in listed:
         scores = [entry["patients"][patient] for patient in bright]
         found = {
             "spearman": float(spearmanr(scores, list(bright.values())).statistic),
             "brightest": 100 * entry["patients"][brightest],
         }
-        kinds.setdefault((config.model.name, uses_consistency(config)), []).append(found)
-        others = [mean_dice(one) for one in listed if one["row"] == entry["row"] and one["seed"] != entry["seed"]]
+        kinds.setdefault(kind, []).append(found)
+        others = [mean_dice(one) for one, _ in listed if one["row"] == entry["row"] and one["seed"] != entry["seed"]]
         if others and mean_dice(entry) < mean(others) - FAR:
             far.append({"name": entry["name"], "dice": mean_dice(entry), "others": mean(others), **found})
     return {
         "patients": len(bright),
         "brightest": brightest,
         "kinds": [
-            {"network": name, "consistency": compared, "runs": len(runs), **_summary(runs)}
-            for (name, compared), runs in kinds.items()
+            {"network": kind.network, "consistency": kind.consistency, "runs": len(runs), **_summary(runs)}
+            for kind, runs in kinds.items()
         ],
         "far": sorted(far, key=lambda one: one["dice"] - one["others"]),
     }
+
+
+def _listed(entries: list[dict], bright: dict[str, float], path: Path = LIST) -> list[tuple[dict, Kind]]:
+    """Return the runs that count, and what kind each of them is."""
+    planned = {run.name: run.config(None) for run in read_list(path).runs}
+    return [
+        (entry, Kind(config.model.name, uses_consistency(config)))
+        for entry in entries
+        if (config := planned.get(entry["name"]))
+        and config.data.split == "paper"
+        and set(entry["patients"]) == set(bright)
+    ]
+
+
+def draw(entries: list[dict], result: dict, path: Path = PICTURE) -> None:
+    """Draw the DSC of each patient by its brightness: medians of the UNet's runs, and the runs that went wrong."""
+    bright = result["brightness"]
+    patients = sorted(bright, key=bright.__getitem__)
+    place = [bright[patient] for patient in patients]
+    listed = _listed(entries, bright)
+    with STYLE.applied():
+        figure = Figure(figsize=(STYLE.inches, 0.45 * STYLE.inches), layout="constrained")
+        axes = figure.subplots()
+        for consistency, colour in ((False, STYLE.muted), (True, STYLE.ce)):
+            runs = [entry["patients"] for entry, kind in listed if kind == Kind("unet", consistency)]
+            label = f"median of {len(runs)} UNet runs {'that compare' if consistency else 'that do not compare'} views"
+            axes.plot(place, [100 * median(one[p] for one in runs) for p in patients], "o-", color=colour, label=label)
+        scores = {entry["name"]: entry["patients"] for entry, _ in listed}
+        failing = [one["name"] for one in result["far"] if one["spearman"] < 0]
+        for name, marker in zip(failing, "vsDx", strict=False):
+            values = [100 * scores[name][patient] for patient in patients]
+            axes.plot(place, values, marker, color=STYLE.acr, fillstyle="none", label=name)
+        axes.set_xlabel("mean intensity of the labelled voxels, a test patient each")
+        axes.set_ylabel("DSC, %")
+        axes.legend(loc="lower left")
+        Picture(figure=figure, title="DSC by brightness", alt=PICTURE_TEXT, style=STYLE).save(path)
+    with Image.open(path) as drawn:
+        drawn.convert("RGB").quantize(64).save(path, optimize=True)
 
 
 def _summary(runs: list[dict[str, float]]) -> dict[str, float]:
@@ -85,9 +133,11 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     args = parser.parse_args()
     bright = brightness(Store(args.store))
-    result = {"brightness": bright, **describe(read_results(), bright)}
+    entries = read_results()
+    result = {"brightness": bright, **describe(entries, bright)}
     print(json.dumps(result, indent=2))
     (RESULTS.parent / NAME).write_text(json.dumps(result, indent=2) + "\n")
+    draw(entries, result)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import gpu_check
 import results_page
 import training_page
 from acdc_list import read_list
+from bright_scans import PICTURE, PICTURE_TEXT
 from markdown_table import table
 
 ROOT = Path(__file__).parents[1]
@@ -284,7 +285,8 @@ def bright_scans(result: dict[str, Any]) -> str:
         for one in result["far"]
     ]
     below = ["runs far below their row's other seeds", "DSC, %", "the others' mean", "rank correlation", patient]
-    return f"{table(header, kinds)}\n\n{table(below, far)}"
+    picture = f"![{PICTURE_TEXT}](assets/{PICTURE.name})"
+    return "\n\n".join([picture, table(header, kinds), table(below, far)])
 
 
 def norm_statistics(result: dict[str, Any]) -> str:
