@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from acdc_list import LIST, read_list, uses_consistency
 from matplotlib.figure import Figure
-from PIL import Image
-from results_figure import STYLE
+from results_figure import STYLE, save_small
 from results_page import ASSETS, RESULTS, mean_dice, read_results
 from scipy.stats import spearmanr
 
@@ -113,9 +112,7 @@ def draw(entries: list[dict], result: dict, path: Path = PICTURE) -> None:
         axes.set_xlabel("mean intensity of the labelled voxels, a test patient each")
         axes.set_ylabel("DSC, %")
         axes.legend(loc="lower left")
-        Picture(figure=figure, title="DSC by brightness", alt=PICTURE_TEXT, style=STYLE).save(path)
-    with Image.open(path) as drawn:
-        drawn.convert("RGB").quantize(64).save(path, optimize=True)
+        save_small(Picture(figure=figure, title="DSC by brightness", alt=PICTURE_TEXT, style=STYLE), path)
 
 
 def _summary(runs: list[dict[str, float]]) -> dict[str, float]:

@@ -46,7 +46,12 @@ def draw_overview(listing: Listing, entries: list[Entry], path: Path = OVERVIEW)
             _draw(axes, lines)
             axes.set_title(title, fontweight="bold")
         axes.set_xlabel("DSC, %, mean over all classes and test cases")
-        Picture(figure=figure, title="DSC of every run", alt=OVERVIEW_TEXT, style=STYLE).save(path)
+        save_small(Picture(figure=figure, title="DSC of every run", alt=OVERVIEW_TEXT, style=STYLE), path)
+
+
+def save_small(picture: Picture, path: Path) -> None:
+    """Write a picture for a page in few bytes."""
+    picture.save(path)
     with Image.open(path) as drawn:  # a few colours, and their way into white
         drawn.convert("RGB").quantize(64).save(path, optimize=True)
 

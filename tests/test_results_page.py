@@ -702,3 +702,17 @@ class TestBrightScans:
         written = json.loads((bright_scans.RESULTS.parent / bright_scans.NAME).read_text())
         found = bright_scans.describe(acdc.read_results(), written["brightness"])
         assert {name: written[name] for name in found} == found
+
+    def test_the_picture_has_a_mark_for_each_patient_of_the_runs_that_fail(
+        self, bright_scans, acdc, tmp_path, monkeypatch
+    ):
+        written = json.loads((bright_scans.RESULTS.parent / bright_scans.NAME).read_text())
+        drawn = []
+        monkeypatch.setattr(bright_scans, "save_small", lambda picture, path: drawn.append(picture))
+        bright_scans.draw(acdc.read_results(), written)
+        [axes] = drawn[0].figure.axes
+        lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
+        failing = [one for one in written["far"] if one["spearman"] < 0]
+        assert set(lines) >= {one["name"] for one in failing}
+        for one in failing:  # the brightest patient is the last one
+            assert (len(lines[one["name"]]), lines[one["name"]][-1]) == (20, pytest.approx(one["brightest"]))
