@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scans import make_btcv, make_nnunet, scan, write_nifti
 
+from adawac.cli import run
 from adawac.config import TrainConfig, override
+from adawac.config.yamlfile import parse
 from adawac.data.diagnose import diagnose
 from adawac.data.diagnosis_figure import draw_diagnosis
 from adawac.data.prepare import prepare
@@ -255,6 +257,18 @@ def test_the_hint_follows_the_numbers(tmp_path):
     assert "8 of them show no structure" in trimmed.reason
     empty = diagnose(make(tmp_path / "d", [boxes() * 0]), workers=1).recommendation
     assert empty.method == "none"
+
+
+def test_the_command_that_is_printed_has_the_settings(tmp_path, capsys):
+    root = make(tmp_path / "in", [boxes(2, 3), boxes(1, 2, 3)])
+    assert run(["diagnose", str(root), "--workers", "1"]) == 0
+    [command] = [
+        line.split() for line in capsys.readouterr().out.splitlines() if line.split()[:2] == ["adawac", "train"]
+    ]
+    assert run([*command[1:], "--print-config"]) == 0
+    method = parse(capsys.readouterr().out.encode())["method"]
+    assert (method["name"], method["preset"], method["hold_epochs"]) == ("adawac", "official", 10)
+    assert method["options"] == {"eta_beta": 8.0, "lambda_ac": 2.0}
 
 
 def test_only_training_cases_decide(tmp_path):

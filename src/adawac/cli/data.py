@@ -246,6 +246,9 @@ def _show(report: "Diagnosis") -> None:
     console.print(f"Hint: {hint.method}. {hint.reason}", soft_wrap=True)
     for sentence in hint.basis:
         console.print(f"      {sentence}", soft_wrap=True)
+    if hint.settings:
+        options = " ".join(f"--set {path}={value}" for path, value in hint.settings.items())
+        console.print(f"      adawac train STORE --method {hint.method} {options} --out RUN", soft_wrap=True)
 
 
 def _classes(report: "Diagnosis") -> Any:
