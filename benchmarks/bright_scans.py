@@ -17,7 +17,7 @@ from typing import NamedTuple
 from acdc_list import LIST, read_list, uses_consistency
 from matplotlib.figure import Figure
 from results_figure import STYLE, save_small
-from results_page import ASSETS, RESULTS, mean_dice, read_results
+from results_page import ASSETS, RESULTS, mean_dice, other_seeds, read_results
 from scipy.stats import spearmanr
 
 from adawac.data.store import Store
@@ -65,7 +65,7 @@ def describe(entries: list[dict], bright: dict[str, float], path: Path = LIST) -
             "brightest": 100 * entry["patients"][brightest],
         }
         kinds.setdefault(kind, []).append(found)
-        others = [mean_dice(one) for one, _ in listed if one["row"] == entry["row"] and one["seed"] != entry["seed"]]
+        others = other_seeds(entry, (one for one, _ in listed))
         if others and mean_dice(entry) < mean(others) - FAR:
             far.append({"name": entry["name"], "dice": mean_dice(entry), "others": mean(others), **found})
     return {
@@ -76,6 +76,16 @@ def describe(entries: list[dict], bright: dict[str, float], path: Path = LIST) -
             for kind, runs in kinds.items()
         ],
         "far": sorted(far, key=lambda one: one["dice"] - one["others"]),
+    }
+
+
+def _summary(runs: list[dict[str, float]]) -> dict[str, float]:
+    correlations = [one["spearman"] for one in runs]
+    return {
+        "median": median(correlations),
+        "lowest": min(correlations),
+        "highest": max(correlations),
+        "brightest": median(one["brightest"] for one in runs),
     }
 
 
@@ -113,16 +123,6 @@ def draw(entries: list[dict], result: dict, path: Path = PICTURE) -> None:
         axes.set_ylabel("DSC, %")
         axes.legend(loc="lower left")
         save_small(Picture(figure=figure, title="DSC by brightness", alt=PICTURE_TEXT, style=STYLE), path)
-
-
-def _summary(runs: list[dict[str, float]]) -> dict[str, float]:
-    correlations = [one["spearman"] for one in runs]
-    return {
-        "median": median(correlations),
-        "lowest": min(correlations),
-        "highest": max(correlations),
-        "brightest": median(one["brightest"] for one in runs),
-    }
 
 
 def main() -> None:

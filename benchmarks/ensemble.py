@@ -11,25 +11,19 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
-import numpy as np
 import torch
 from acdc_list import Listing, read_list
+from case_scores import Labels, add_scores, means
 from results_page import RESULTS
 
 from adawac.data.store import Store
-from adawac.evaluation.scoring import Rules, score_case
 from adawac.inference import segment_stacks
 from adawac.prediction.cleaning import keep_largest_components
 from adawac.prediction.segmenting import Ensemble, check_agreement
 from adawac.trained import Trained, load_trained
 
 NAME = "ensemble.json"
-
-Labels = np.ndarray[Any, Any]
-Scores = dict[str, list[tuple[float, float]]]
 
 
 def score_together(members: list[Trained], store: Store, cases: list[str]) -> dict[str, dict[str, dict[str, float]]]:
@@ -52,21 +46,6 @@ def predicted(members: list[Trained], store: Store, cases: list[str], tta: bool)
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         predictions = segment_stacks(together, stacks, first.image_size, device=device, resize=first.resize)
         yield from zip(cases, predictions, strict=True)
-
-
-def add_scores(found: Scores, store: Store, case: str, labels: Labels) -> None:
-    """Add DSC in % and HD95 of a case to those found so far, by class."""
-    for row in score_case(store.path, case, labels, Rules(convention="strict", unit="voxel")).rows:
-        found.setdefault(store.class_names[row.label], []).append((100 * row.dice, row.hd95))
-
-
-def means(classes: Scores) -> dict[str, dict[str, float]]:
-    """Return the means over cases, then over classes."""
-    found = {}
-    for place, metric in enumerate(("dice", "hd95")):
-        by_class = {name: mean(pair[place] for pair in pairs) for name, pairs in classes.items()}
-        found[metric] = {"mean": mean(by_class.values()), **by_class}
-    return found
 
 
 def describe(row: str, listing: Listing, store: Store, runs: Path) -> dict:

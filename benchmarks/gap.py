@@ -14,11 +14,11 @@ from statistics import mean
 
 import numpy as np
 import torch
+from case_scores import add_scores, means
 from results_page import RESULTS, read_results
 
 from adawac.data.resample import warp
 from adawac.data.store import Store
-from adawac.evaluation.scoring import Rules, score_case
 from adawac.inference import segment
 
 ROWS = ("final-baseline", "final-paper", "final-long-baseline", "final-long-paper")
@@ -27,17 +27,15 @@ SIZE = (224, 224)
 
 def through_the_grid(store: Store, cases: list[str]) -> dict[str, float]:
     """Return the DSC of true labels that went through the network's grid, by class and on average."""
-    rules, found = Rules(convention="strict", unit="voxel"), {}
+    found = {}
     for case in cases:
         images, labels = (torch.from_numpy(np.array(one)) for one in store.stack(case))
         identity = torch.eye(2, 3).expand(len(labels), 2, 3)
         _, small = warp(images, labels.long(), identity, SIZE, "bilinear")
         seen = torch.nn.functional.one_hot(small.long(), store.num_classes).movedim(-1, 1).float()
         native = segment(lambda _, seen=seen: seen, images.numpy(), SIZE, batch_size=len(images))
-        for row in score_case(store.path, case, native, rules).rows:
-            found.setdefault(store.class_names[row.label], []).append(row.dice)
-    classes = {name: 100 * mean(values) for name, values in found.items()}
-    return {"mean": mean(classes.values()), **classes}
+        add_scores(found, store, case, native)
+    return means(found)["dice"]
 
 
 def by_patient(row: str) -> dict:

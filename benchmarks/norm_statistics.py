@@ -15,11 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from ensemble import add_scores, means, predicted
+from case_scores import add_scores, means
+from ensemble import predicted
 from results_page import RESULTS
 from torch import Tensor
 from torch.optim.swa_utils import update_bn
 
+from adawac.data.cases import SampleTable
 from adawac.data.loading import Loader
 from adawac.data.splits import resolve_split
 from adawac.data.store import Store
@@ -39,7 +41,7 @@ def describe(run: Run, store: Store) -> dict:
     own = score(trained, store, cases)
     before = _statistics(trained)
     with torch.autocast("cuda", torch.bfloat16, enabled=torch.cuda.is_available()):
-        update_bn(_images(run, store), trained.network)
+        update_bn(_images(run, store, table), trained.network)
     return {
         "name": run.folder.name,
         "own": own,
@@ -56,10 +58,9 @@ def score(trained: Trained, store: Store, cases: list[str]) -> dict[str, dict[st
     return means(found)
 
 
-def _images(run: Run, store: Store) -> Iterator[Tensor]:
+def _images(run: Run, store: Store, table: SampleTable) -> Iterator[Tensor]:
     """Yield the training samples as the run saw them in an epoch, the first view of each."""
     config = run.config
-    table = resolve_split(store.table, config.data.split, config.seed)
     loader = Loader(
         store.samples("train", config.data.subset, config.seed, table),
         config.data.image_size,

@@ -292,10 +292,13 @@ def bright_scans(result: dict[str, Any]) -> str:
 def norm_statistics(result: dict[str, Any]) -> str:
     """What runs score with their batch norms' own statistics, and with those of all training samples."""
     rows = [
-        [f"`{one['name']}`, trained anew", *(f"{one[kind]['dice']['mean']:.1f}" for kind in ("own", "of all samples"))]
+        [f"`{one['name']}`, trained anew"]
+        + [f"{one[kind]['dice']['mean']:.1f}" for kind in ("own", "of all samples")]
+        + [f"{one['moved']:.2f}"]
         for one in result["runs"]
     ]
-    return table(["DSC, %", "statistics of the last batches", "statistics of all training samples"], rows)
+    moved = "means that moved farthest, in standard deviations"
+    return table(["DSC, %", "statistics of the last batches", "statistics of all training samples", moved], rows)
 
 
 def _row_labels() -> dict[str, str]:

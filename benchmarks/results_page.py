@@ -247,6 +247,11 @@ def _pairs(first: list[Entry], second: list[Entry]) -> list[tuple[Entry, Entry]]
     return [(one, others[one["seed"]]) for one in first if one["seed"] in others]
 
 
+def other_seeds(entry: Entry, entries: Iterable[Entry]) -> list[float]:
+    """Return the DSC in percent of the other runs of the same row."""
+    return [mean_dice(one) for one in entries if one["row"] == entry["row"] and one["seed"] != entry["seed"]]
+
+
 def mean_dice(entry: Entry) -> float:
     """Return the DSC of a run in percent: the mean over classes and cases."""
     return 100 * float(entry["scores"]["adawac"]["dice"]["mean"])
@@ -342,8 +347,7 @@ def _ends(entries: list[Entry], rows: Rows) -> str:
     for entry in entries:
         end, network = entry["ends"], entry["settings"].get("model.name", TrainConfig().model.name)
         kinds.setdefault((network, end["last_batch"], end["batch"]), []).append(entry)
-        others = [mean_dice(one) for one in rows[entry["row"]] if one["seed"] != entry["seed"]]
-        if others:
+        if others := other_seeds(entry, rows[entry["row"]]):
             apart = final.setdefault((end["last_batch"], end["last_sparse"]), [])
             apart.append(mean_dice(entry) - statistics.mean(others))
     often = []
