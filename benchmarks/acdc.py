@@ -42,10 +42,13 @@ from adawac.config import TrainConfig  # noqa: E402
 from adawac.data.splits import resolve_split  # noqa: E402
 from adawac.data.store import Store  # noqa: E402
 from adawac.errors import BusyError, MissingFileError, RunError  # noqa: E402
-from adawac.files import AppendFile, write_text  # noqa: E402
-from adawac.locks import FolderLock  # noqa: E402
+from adawac.files import (  # noqa: E402
+    AppendFile,
+    FolderLock,
+    write_text,
+)
 from adawac.runs import Run  # noqa: E402
-from adawac.runs.records import encode_line, read_lines  # noqa: E402
+from adawac.runs.layout import encode_line, read_lines  # noqa: E402
 
 SPARE = 20  # seconds that are never planned with
 CLAIMS = ".claims"

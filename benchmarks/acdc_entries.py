@@ -13,8 +13,8 @@ from run_ends import ends
 from adawac.errors import MissingFileError
 from adawac.evaluation import by_patient, summarise
 from adawac.runs import Run, Score
-from adawac.runs.records import read_lines
-from adawac.train.summary import OFF
+from adawac.runs.epoch_statistics import OFF
+from adawac.runs.layout import read_lines
 
 CONVENTIONS = ("adawac", "strict")
 TIMING = "timing.jsonl"

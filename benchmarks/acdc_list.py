@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adawac.config import TrainConfig, leaves, override
-from adawac.config.yamlfile import parse
+from adawac.config.schema import parse
 
 if TYPE_CHECKING:
     from adawac.algorithm import Criterion

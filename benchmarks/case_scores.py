@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from adawac.data.store import Store
-from adawac.evaluation.scoring import Rules, score_case
+from adawac.evaluation.case_scores import Rules, score_case
 
 Labels = np.ndarray[Any, Any]
 Scores = dict[str, list[tuple[float, float]]]

@@ -12,8 +12,8 @@ import torch
 from matplotlib.colors import ListedColormap
 from PIL import Image
 
-from adawac.data.abdomen import CLASS_NAMES
-from adawac.data.phantom import phantom_source
+from adawac.data.phantom.patient import CLASS_NAMES
+from adawac.data.phantom.scanner import phantom_source
 from adawac.data.resample import warp
 from adawac.data.views import ViewConfig, sample_views
 

@@ -13,8 +13,8 @@ import platform
 import time
 from pathlib import Path
 
-from adawac.demonstration import METHODS, SUBSET, demonstrate
 from adawac.figures import draw
+from adawac.reproduction.demo import METHODS, SUBSET, demonstrate
 from adawac.runs import Run
 
 ROOT = Path(__file__).parents[1]

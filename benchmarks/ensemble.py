@@ -18,10 +18,11 @@ from case_scores import Labels, add_scores, means
 from results_page import RESULTS
 
 from adawac.data.store import Store
-from adawac.inference import segment_stacks
-from adawac.prediction.cleaning import keep_largest_components
-from adawac.prediction.segmenting import Ensemble, check_agreement
-from adawac.trained import Trained, load_trained
+from adawac.inference.ensemble import Ensemble, check_agreement
+from adawac.inference.label_files import keep_largest_components
+from adawac.inference.predictor import segment_stacks
+from adawac.inference.trained import load_trained
+from adawac.inference.trained_network import Trained
 
 NAME = "ensemble.json"
 

@@ -27,10 +27,10 @@ from adawac.config import DataConfig, ModelConfig, TrainConfig, ValidationConfig
 from adawac.data.splits import resolve_split
 from adawac.data.store import Store
 from adawac.evaluation import evaluate
-from adawac.evaluation.predicting import Predictor
-from adawac.evaluation.scoring import Rules, score_case
+from adawac.evaluation.case_scores import Rules, score_case
+from adawac.evaluation.run_predictor import Predictor
+from adawac.inference.trained import load_trained
 from adawac.runs import Run
-from adawac.trained import load_trained
 
 OUT = Path(__file__).parent / "results" / "evaluation.json"
 OPTIONS = {"convention": "adawac", "gallery": 0, "progress": False}

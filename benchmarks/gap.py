@@ -19,7 +19,7 @@ from results_page import RESULTS, read_results
 
 from adawac.data.resample import warp
 from adawac.data.store import Store
-from adawac.inference import segment
+from adawac.inference.predictor import segment
 
 ROWS = ("final-baseline", "final-paper", "final-long-baseline", "final-long-paper")
 SIZE = (224, 224)

@@ -161,8 +161,8 @@ def measure_listing(folder: Path, store: Path) -> dict[str, Any]:
 def measure(epochs: int, rounds: int, at_once: Sequence[int]) -> dict[str, Any]:
     import torch
 
-    from adawac.data.phantom import phantom_source
-    from adawac.data.prepare import prepare
+    from adawac.data.phantom.scanner import phantom_source
+    from adawac.data.preparation import prepare
 
     os.environ["OMP_NUM_THREADS"] = "1"
     ctypes.CDLL(None).prctl(_BECOME_PARENT_OF_ORPHANS, 1, 0, 0, 0)

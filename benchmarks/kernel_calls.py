@@ -18,14 +18,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from adawac import checks, gpu, pixel_sums
+from adawac import checks
 from adawac.config import TrainConfig, override
 from adawac.data import resample
-from adawac.data.phantom import phantom_source
-from adawac.data.prepare import prepare
-from adawac.models.fused import fuse, normalise, tokens, weights
+from adawac.data.phantom.scanner import phantom_source
+from adawac.data.preparation import prepare
+from adawac.kernels import class_sums, convolutions, fuse, norms, tokens
+from adawac.kernels.weight_cast import CastWeights
 from adawac.train import ahead
-from adawac.train.casting import CastWeights
 from adawac.train.record import EpochRecord
 from adawac.train.setup import Trainer, set_up
 from adawac.train.step import TrainStep
@@ -33,7 +33,7 @@ from adawac.train.step import TrainStep
 MODELS = ("unet", "transunet")
 PRESETS = ("paper", "official")
 HEAVY = ("convolution", "mm", "addmm", "bmm", "baddbmm", "scaled_dot_product")
-TRIALS = (normalise.works, tokens.works, weights.works, pixel_sums._works, resample._works)
+TRIALS = (norms.works, tokens.works, convolutions.works, class_sums._works, resample._works)
 
 
 class Unworked(TorchDispatchMode):

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from adawac.data.cases import Case, CaseRef
-from adawac.data.loading import Loader
-from adawac.data.prepare import prepare
+from adawac.data.loader import Loader
+from adawac.data.preparation import prepare
 from adawac.data.preprocessing import Preprocessing
 from adawac.data.sources import Source
 

@@ -22,13 +22,14 @@ from torch import Tensor
 from torch.optim.swa_utils import update_bn
 
 from adawac.data.cases import SampleTable
-from adawac.data.loading import Loader
+from adawac.data.loader import Loader
 from adawac.data.splits import resolve_split
 from adawac.data.store import Store
 from adawac.data.views import ViewConfig
 from adawac.files import write_text
+from adawac.inference.trained import load_trained
+from adawac.inference.trained_network import Trained
 from adawac.runs import Run
-from adawac.trained import Trained, load_trained
 
 NAME = "norm-statistics.json"
 

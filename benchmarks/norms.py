@@ -25,10 +25,9 @@ import torch
 import torch.nn.functional as F
 from capturing import captured
 
+from adawac.kernels import fuse, norms
+from adawac.kernels.norms import BatchNorm2d, GroupNorm, batch_norm, group_norm
 from adawac.models import build
-from adawac.models.fused import fuse, normalise
-from adawac.models.fused.batch_norm import BatchNorm2d, batch_norm
-from adawac.models.fused.group_norm import GroupNorm, group_norm
 
 RESULTS = Path(__file__).parent / "results"
 NETWORKS = ("unet", "transunet")
@@ -108,7 +107,7 @@ def steps(layer, device):
     x, residual, gradient = maps
     channels = layer.shape[1]
     weight, bias = (torch.randn(channels, device=device, requires_grad=True) for _ in range(2))
-    running = normalise.Running(
+    running = norms.Running(
         *(torch.ones(channels, device=device) for _ in range(2)), torch.tensor(0, device=device), 0.1
     )
     x.requires_grad_(), residual.requires_grad_()
@@ -214,7 +213,7 @@ def sweep(bench, batch):
     for changed in tried:
         for name, value in {**defaults, **changed}.items():
             setattr(normalise, name, value)
-        normalise._plan.cache_clear()
+        norms._plan.cache_clear()
         times = [round(bench.milliseconds(steps(layer, bench.device)[1]), 4) for layer in layers]
         rows.append({**changed, "sum_ms": round(sum(times), 4), "ms": dict(zip(map(str, layers), times, strict=True))})
         print(changed, rows[-1]["sum_ms"], times, flush=True)

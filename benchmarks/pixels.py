@@ -17,10 +17,9 @@ import torch.nn.functional as F
 from capturing import captured
 from torch import Tensor, nn
 
+from adawac.kernels.convolutions import Conv2d
+from adawac.kernels.resizing import MaxPool2d, enlarge
 from adawac.losses import _pixel_sums_by_torch, pixel_sums
-from adawac.models.fused.conv import Conv2d
-from adawac.models.fused.enlarge import enlarge
-from adawac.models.fused.pool import MaxPool2d
 
 OUT = Path(__file__).parent / "results" / "pixels-cuda.json"
 IMAGES = 48

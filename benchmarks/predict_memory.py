@@ -78,8 +78,8 @@ def gibibytes() -> float:
 
 def measure(scan: Path, run: Path, out: Path, options: dict[str, Any]) -> dict[str, float]:
     """Segment the scan in this process."""
-    from adawac.prediction import predict
-    from adawac.trained import load_trained
+    from adawac.inference.prediction import predict
+    from adawac.inference.trained import load_trained
 
     load_trained(run)
     before = gibibytes()

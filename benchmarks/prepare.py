@@ -21,7 +21,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from adawac.data.prepare import prepare
+from adawac.data.preparation import prepare
 from adawac.data.store import Samples
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from adawac.data.loading import batch_limits
-from adawac.data.randomness import random_order, sample_keys
+from adawac.data.loader import batch_limits
+from adawac.data.views import random_order, sample_keys
 from adawac.runs import Run
 
 NEIGHBOURS = 3  # epochs on either side that an epoch is held against

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from scipy import ndimage
 
-from adawac.data.phantom import phantom_cases
+from adawac.data.phantom.scanner import phantom_cases
 from adawac.data.resample import Ragged, warp
 from adawac.data.views import ViewConfig, make_views, sample_views
 

@@ -103,12 +103,11 @@ def expected(case, device="cpu"):
 
 def computed(case, device="cpu"):
     """What our kernels give, in the same order; the number of batches comes last."""
-    from adawac.models.fused import normalise
-    from adawac.models.fused.batch_norm import batch_norm
-    from adawac.models.fused.group_norm import group_norm
+    from adawac.kernels import norms
+    from adawac.kernels.norms import batch_norm, group_norm
 
-    normalise.PROGRAMS = case.programs
-    normalise._plan.cache_clear()
+    norms.PROGRAMS = case.programs
+    norms._plan.cache_clear()
     x, weight, bias, residual, (mean, var), gradient = inputs(case, device)
     batches = torch.tensor(5, device=device)
     for one in (x, weight, bias, residual):
@@ -117,18 +116,18 @@ def computed(case, device="cpu"):
     if case.groups:
         y = group_norm(x, case.groups, weight, bias, EPS, **options)
     else:
-        follow = normalise.Running(mean, var, batches, MOMENTUM)
+        follow = norms.Running(mean, var, batches, MOMENTUM)
         y = batch_norm(x, weight, bias, EPS, running=follow, **options)
     wanted = (x, weight, bias, *([residual] if case.residual else []))
     found = [y.detach(), *torch.autograd.grad(y, wanted, gradient), *([] if case.groups else [mean, var, batches])]
-    normalise.PROGRAMS = 264
-    normalise._plan.cache_clear()
+    norms.PROGRAMS = 264
+    norms._plan.cache_clear()
     return [one.cpu() for one in found]
 
 
 def blocks():
     """Small blocks of every kind that is fused, by name."""
-    from adawac.models.base import quietly
+    from adawac.models.libraries import quietly
 
     with quietly():
         from segmentation_models_pytorch.base.modules import Conv2dReLU
@@ -165,8 +164,8 @@ def pass_through(block):
 
 def main():
     """Compute everything and save it; count what the kernels were asked for."""
-    from adawac.models.fused import fuse
-    from adawac.models.fused import normalise as module
+    from adawac.kernels import fuse
+    from adawac.kernels import norms as module
 
     torch.set_num_threads(1)
     results = {"cases": {str(case): computed(case) for case in CASES}, "blocks": {}, "calls": {}}

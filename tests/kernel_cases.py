@@ -25,8 +25,8 @@ def enlarge(device, ours, images, channels, height, width, skipped, bilinear, dt
     skip = skip.requires_grad_() if skipped else None
     gradient = draw(images, channels + skipped, 2 * height, 2 * width, seed=2, dtype=dtype, device=device)
     if ours:
-        from adawac.models.fused.enlarge import can_enlarge
-        from adawac.models.fused.enlarge import enlarge as function
+        from adawac.kernels.resizing import can_enlarge
+        from adawac.kernels.resizing import enlarge as function
 
         assert can_enlarge(x, (2 * height, 2 * width), skip)
         y = function(x, skip, bilinear=bilinear)
@@ -43,7 +43,7 @@ def pool(device, ours, images, channels, height, width, padding, ceil_mode, dtyp
     x = draw(images, channels, height, width, dtype=dtype, device=device).round(decimals=1)  # many are equal
     x = x.to(memory_format=LAST).requires_grad_()
     if ours:
-        from adawac.models.fused.pool import MaxPool2d
+        from adawac.kernels.resizing import MaxPool2d
 
         module = MaxPool2d(3, 2, padding, ceil_mode=ceil_mode)
         assert module.fits(x)
@@ -55,14 +55,14 @@ def pool(device, ours, images, channels, height, width, padding, ceil_mode, dtyp
 
 
 def convolve(device, ours, images, inputs, outputs, height, width, bias, dtype=HALF):
-    from adawac.models.fused import conv
+    from adawac.kernels import convolutions
 
-    module = conv.Conv2d(inputs, outputs, 3, padding=1, bias=bias).to(device)
+    module = convolutions.Conv2d(inputs, outputs, 3, padding=1, bias=bias).to(device)
     for seed, parameter in enumerate(module.parameters()):
         parameter.data = draw(*parameter.shape, seed=seed + 5, device=device).to(dtype).float() / 4
     x = draw(images, inputs, height, width, dtype=dtype, device=device).to(memory_format=LAST).requires_grad_()
     if ours:
-        conv.PIXELS, conv.INPUTS, conv.OUTPUTS = 1, 128, 64  # all that the kernels can
+        convolutions.PIXELS, convolutions.INPUTS, convolutions.OUTPUTS = 1, 128, 64  # all that the kernels can
         assert module.fits(x)
         y = module(x)
     else:
@@ -73,10 +73,10 @@ def convolve(device, ours, images, inputs, outputs, height, width, bias, dtype=H
 
 
 def stem(device, ours, images, outputs, height, width, bias, kernel=7, stride=2, padding=3, dtype=HALF):
-    from adawac.models.fused import conv
-    from adawac.models.fused import stem as kernels
+    from adawac.kernels import convolutions
+    from adawac.kernels import convolutions as kernels
 
-    module = conv.Conv2d(1, outputs, kernel, stride, padding, bias=bias).to(device)
+    module = convolutions.Conv2d(1, outputs, kernel, stride, padding, bias=bias).to(device)
     for seed, parameter in enumerate(module.parameters()):
         parameter.data = draw(*parameter.shape, seed=seed + 5, device=device).to(HALF).float() / 4
     x = draw(images, 1, height, width, device=device).to(HALF).to(dtype)
@@ -96,7 +96,7 @@ def stem(device, ours, images, outputs, height, width, bias, kernel=7, stride=2,
 
 def sums(device, ours, images, classes, pixels, last, squared, ignore, dtype=torch.float32):
     from adawac import losses
-    from adawac.pixel_sums import can_sum
+    from adawac.kernels.class_sums import can_sum
 
     logits = draw(images, pixels, classes, dtype=dtype, device=device).transpose(1, 2)
     logits = (logits if last else logits.contiguous()).detach().requires_grad_()
@@ -138,7 +138,7 @@ def biased(value, bias):
 
 
 def normalise(device, ours, images, tokens, channels, added, passed, dtype=torch.float32):
-    from adawac.models.fused import tokens as module
+    from adawac.kernels import tokens as module
 
     norm = torch.nn.LayerNorm(channels, eps=1e-3).to(device)
     for seed, parameter in enumerate(norm.parameters()):
@@ -159,14 +159,14 @@ def normalise(device, ours, images, tokens, channels, added, passed, dtype=torch
 
 
 def layer_norm(device, ours, tokens, channels, dtype):
-    from adawac.models.fused import fuse, transformer
+    from adawac.kernels import blocks, fuse
 
     torch.manual_seed(0)
     norm = torch.nn.LayerNorm(channels).to(device)
     x = draw(2, tokens, channels, dtype=dtype, device=device).add(1).requires_grad_()
     if ours:
         fuse(norm)
-        assert type(norm) is transformer.LayerNorm
+        assert type(norm) is blocks.LayerNorm
         with torch.autocast(torch.device(device).type, HALF):
             y = norm(x)
         assert y.dtype == torch.float32
@@ -177,7 +177,7 @@ def layer_norm(device, ours, tokens, channels, dtype):
 
 
 def addition(device, ours, tokens, channels, dtype=torch.float32):
-    from adawac.models.fused import tokens as module
+    from adawac.kernels import tokens as module
 
     x = draw(tokens, channels, device=device).requires_grad_()
     branch = draw(tokens, channels, seed=2, dtype=dtype, device=device).requires_grad_()
@@ -190,7 +190,7 @@ def gelu(device, ours, tokens, channels, dtype=torch.float32):
     x = (draw(tokens, channels, dtype=dtype, device=device) * 3).requires_grad_()
     bias = draw(channels, seed=1, dtype=dtype, device=device).requires_grad_()
     if ours:
-        from adawac.models.fused.tokens import gelu_and_drop
+        from adawac.kernels.tokens import gelu_and_drop
 
         y = gelu_and_drop(x, 0.0, bias=bias)
     else:
@@ -200,7 +200,7 @@ def gelu(device, ours, tokens, channels, dtype=torch.float32):
 
 
 def heads(device, ours, images, tokens, number, width, order, dtype=torch.float32):
-    from adawac.models.fused.heads import split_heads
+    from adawac.kernels.tokens import split_heads
 
     x = draw(images, tokens, 3 * number * width, dtype=dtype, device=device).requires_grad_()
     bias = draw(3 * number * width, seed=1, dtype=dtype, device=device).requires_grad_()
@@ -217,13 +217,13 @@ def heads(device, ours, images, tokens, number, width, order, dtype=torch.float3
 
 
 def standardise(device, ours, outputs, inputs, size, dtype=torch.float32):
-    from adawac.models.fused import weights
+    from adawac.kernels import convolutions
 
     weight = draw(outputs, inputs, size, size, device=device).add(5).to(memory_format=LAST).requires_grad_()
     if ours:
-        assert weights.can_standardise(weight)
+        assert convolutions.can_standardise(weight)
         with torch.autocast(torch.device(device).type, dtype, enabled=dtype != torch.float32):
-            y = weights.standardised(weight, 1e-3)
+            y = convolutions.standardised(weight, 1e-3)
         assert y.is_contiguous(memory_format=LAST)
         assert y.dtype == dtype
     else:
@@ -235,8 +235,8 @@ def standardise(device, ours, outputs, inputs, size, dtype=torch.float32):
 def transformer(device, ours, depth, hooked, dtype=torch.float32):
     from timm.models.vision_transformer import Block
 
-    from adawac.models.fused import fuse, tokens
-    from adawac.models.fused import transformer as module
+    from adawac.kernels import blocks as module
+    from adawac.kernels import fuse, tokens
 
     torch.manual_seed(0)
     network = torch.nn.Sequential(*(Block(24, 3, 2.0, qkv_bias=True) for _ in range(depth))).to(device)
@@ -324,7 +324,7 @@ def computed(name, device="cpu", ours=True):
 
 def dropouts(tokens=100, channels=200, rate=0.3):
     """Each function that drops: what it gives, what another step and what the same seed gives, and the gradients."""
-    from adawac.models.fused.tokens import Branch, add, add_and_normalise, gelu_and_drop
+    from adawac.kernels.tokens import Branch, add, add_and_normalise, gelu_and_drop
 
     zeros, norm = torch.zeros(tokens, channels), torch.nn.LayerNorm(channels)
     functions = {

@@ -14,31 +14,30 @@ SOURCE = Path(adawac.__file__).parent
 
 # Each layer may import from those before it, and from its own.
 LAYERS = [
-    ["errors", "files", "locks", "registry", "rehearsal", "gpu"],
-    ["pixel_kernels"],
-    ["pixel_sums"],
+    ["errors", "files", "lazy", "registry"],
+    ["kernels"],
     ["losses", "distributed", "features", "checks", "objective"],
     ["algorithm"],
     ["methods"],
     ["theory"],
-    ["config", "data", "metrics", "models", "recipes", "runs"],
-    ["inference", "trained"],
+    ["config", "data", "metrics", "models", "runs"],
+    ["inference"],
     ["train"],
-    ["benchmark"],
-    ["evaluation", "prediction", "export"],
+    ["evaluation"],
     ["figures"],
     ["report", "viewer"],
-    ["reproduction", "demonstration"],
+    ["reproduction"],
     ["integrations"],
     ["cli"],
     ["__main__"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
-WITH_TRITON = ("pixel_kernels", "rehearsal")  # they import it, when asked to
-CORE = [name for layer in LAYERS[:6] for name in layer if name not in WITH_TRITON]
+CORE = [name for layer in LAYERS[:5] for name in layer if name != "kernels"]
 
 
 def part_of(path: Path) -> str:
+    if path.parent.name == "kernels" and path.stem == "blocks":  # it knows the networks whose blocks it replaces
+        return "inference"
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 

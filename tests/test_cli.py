@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import adawac
-from adawac import demonstration
 from adawac.__main__ import main as start
-from adawac.cli import app, main, run
-from adawac.config import TrainConfig, from_dict, yamlfile
+from adawac.cli import app, run
+from adawac.cli import shell as command_shell
+from adawac.config import TrainConfig, from_dict, schema
+from adawac.reproduction import demo
 
 # Every command of the design, with words that it accepts.
 COMMANDS = {
@@ -128,7 +129,7 @@ def test_other_ends_have_their_own_exit_codes(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(demonstration, "demonstrate", fail)
+    monkeypatch.setattr(demo, "demonstrate", fail)
     assert run(["demo"]) == code
     err = capsys.readouterr().err
     assert message in err
@@ -149,14 +150,14 @@ def test_ctrl_c_while_the_command_is_loaded_has_no_traceback(
 
 
 def test_what_exits_by_itself_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "app", lambda *_, **__: sys.exit(3))
+    monkeypatch.setattr(command_shell, "app", lambda *_, **__: sys.exit(3))
     with pytest.raises(SystemExit) as left:
         run(["models"])
     assert left.value.code == 3
 
 
 def test_a_command_may_return_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "app", lambda *_, **__: 3)
+    monkeypatch.setattr(command_shell, "app", lambda *_, **__: 3)
     assert run(["predict"]) == 3
 
 
@@ -185,7 +186,7 @@ def test_train_resolves_its_configuration_in_layers(
         "method": {"name": "pair", "options": {"eta_beta": 8}},
         "hardware": {"devices": 2},
     }
-    assert from_dict(TrainConfig, yamlfile.parse(text)) == from_dict(TrainConfig, expected)
+    assert from_dict(TrainConfig, schema.parse(text)) == from_dict(TrainConfig, expected)
     assert "# Learning rate, after the warm-up." in text
 
 
@@ -263,7 +264,7 @@ def test_bad_input_has_its_exit_code_though_nobody_can_read_why(tmp_path: Path) 
 
 
 def test_a_file_does_not_take_the_place_of_a_closed_stream(tmp_path: Path) -> None:
-    code = "from adawac.cli.streams import open_streams; open_streams(); import os; file = open('file', 'w'); "
+    code = "from adawac.cli.shell import open_streams; open_streams(); import os; file = open('file', 'w'); "
     code += "file.write(str(file.fileno())); file.flush(); os.system('echo from a child; echo from a child >&2')"
     done = shell(f'${{adawac% -m adawac}} -c "{code}" >&- 2>&- <&-', tmp_path)
     assert done.returncode == 0

@@ -25,10 +25,10 @@ from adawac.config import (
     load,
     override,
     save,
+    schema,
     section,
     setting,
     to_dict,
-    yamlfile,
 )
 from adawac.errors import ConfigError, MissingFileError
 
@@ -381,7 +381,7 @@ def test_every_setting_explains_itself() -> None:
 def test_the_manual_lists_every_setting_with_its_default() -> None:
     manual = (Path(__file__).parents[1] / "docs" / "how-to" / "configure.md").read_text(encoding="utf-8")
     for leaf in leaves(TrainConfig):
-        default = yamlfile.lines("x", leaf.default)[0].removeprefix("x: ")
+        default = schema.lines("x", leaf.default)[0].removeprefix("x: ")
         assert f"| `{leaf.path}` | {leaf.kind} | `{default}` | {leaf.help} |" in manual
 
 

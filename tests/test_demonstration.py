@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from adawac import demonstration
 from adawac.cli import run
+from adawac.reproduction import demo
 from adawac.runs import Run
 
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(demonstration, "_CASES", 6)
-    monkeypatch.setattr(demonstration, "_SIZE", 32)
+    monkeypatch.setattr(demo, "_CASES", 6)
+    monkeypatch.setattr(demo, "_SIZE", 32)
 
 
 def test_the_demo_trains_scores_and_reports(small, tmp_path, monkeypatch, capsys):
@@ -29,13 +29,13 @@ def test_the_demo_trains_scores_and_reports(small, tmp_path, monkeypatch, capsys
 
     assert run(["demo", "--epochs", "1", "--json"]) == 0  # finds everything done
     found = json.loads(capsys.readouterr().out)
-    assert list(found["dice"]) == list(demonstration.METHODS)
+    assert list(found["dice"]) == list(demo.METHODS)
     assert all(0 <= one <= 1 for one in found["dice"].values())
     assert {folder: (folder / "run.json").read_bytes() for folder in runs} == written
 
 
 def test_the_demos_runs_differ_in_the_method_alone():
-    one, other = (demonstration.settings(Path("store"), method, 1, 5) for method in ("baseline", "adawac"))
+    one, other = (demo.settings(Path("store"), method, 1, 5) for method in ("baseline", "adawac"))
     assert one.summary.items() - other.summary.items() == {("method", "baseline")}
     assert (one.data, one.optim, one.model, one.epochs, one.seed) == (
         other.data,

@@ -58,7 +58,7 @@ def tool(store: Path, out: Path) -> float:
     exported = adawac.export_model(out, out / "model.onnx")
     network, tap_name = adawac.models.build("unet", num_classes=len(Store(store).class_names))
     tap = EncoderTap(network, tap_name)
-    trained: nn.Module = adawac.trained.load_trained(out).network
+    trained: nn.Module = adawac.inference.load_trained(out).network
     rows: list[metrics.ClassScore] = metrics.score_volume(np.ones((2, 2, 2)), np.ones((2, 2, 2)), 2)
     try:
         adawac.fit(None, out, resume=True)
@@ -80,7 +80,9 @@ def test_type_checkers_can_read_the_public_names():
     ]
     assert ast.literal_eval(written[0]) == adawac.__all__
     block = next(node for node in module.body if isinstance(node, ast.If))
-    typed = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    typed = {
+        alias.asname or alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
     assert typed == set(adawac.__all__) - {"__version__"}
 
 

@@ -9,17 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from adawac import gpu, losses, pixel_sums
+from adawac import losses
+from adawac.kernels import availability, class_sums, fuse
+from adawac.kernels.blocks import StdConv2d
+from adawac.kernels.convolutions import Conv2d, can_convolve_gray, can_standardise, gray
+from adawac.kernels.resizing import MaxPool2d, can_enlarge
+from adawac.kernels.tokens import can_gelu, can_normalise
+from adawac.kernels.weight_cast import CastWeights
 from adawac.models import build
-from adawac.models.fused import fuse, normalise
-from adawac.models.fused.blocks import StdConv2d
-from adawac.models.fused.conv import Conv2d
-from adawac.models.fused.enlarge import can_enlarge
-from adawac.models.fused.pool import MaxPool2d
-from adawac.models.fused.stem import can_convolve_gray, gray
-from adawac.models.fused.tokens import can_gelu, can_normalise
-from adawac.models.fused.weights import can_standardise
-from adawac.train.casting import CastWeights
 from kernel_cases import CASES, computed
 from places import REPOSITORY
 
@@ -64,7 +61,7 @@ def test_the_kernels_give_torchs_numbers(interpreted, name):
 @pytest.mark.parametrize("name", CASES)
 def test_on_a_gpu_the_kernels_give_torchs_numbers(name, monkeypatch):
     for limit in ("conv.PIXELS", "conv.INPUTS", "conv.OUTPUTS", "stem.PIXELS"):  # which the cases change
-        monkeypatch.setattr(f"adawac.models.fused.{limit}", 1)
+        monkeypatch.setattr(f"adawac.kernels.{limit}", 1)
     first, again = computed(name, "cuda"), computed(name, "cuda")
     assert_near(first, computed(name, "cuda", ours=False))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
@@ -91,11 +88,11 @@ def test_dropout_drops_at_its_rate_and_the_same_on_the_way_back(interpreted, nam
 @pytest.fixture
 def willing(monkeypatch):
     """Let kernels take CPU tensors, as far as their questions go."""
-    monkeypatch.setattr(gpu, "INTERPRETED", True)
-    monkeypatch.setattr(normalise, "works", lambda device: True)
-    monkeypatch.setattr("adawac.models.fused.tokens.works", lambda device: True)
-    monkeypatch.setattr("adawac.models.fused.stem.works", lambda device: True)
-    monkeypatch.setattr("adawac.models.fused.weights.works", lambda device: True)
+    monkeypatch.setattr(availability, "INTERPRETED", True)
+    monkeypatch.setattr(norms, "works", lambda device: True)
+    monkeypatch.setattr("adawac.kernels.tokens.works", lambda device: True)
+    monkeypatch.setattr("adawac.kernels.convolutions.works", lambda device: True)
+    monkeypatch.setattr("adawac.kernels.convolutions.standardising_works", lambda device: True)
     monkeypatch.setattr(pixel_sums, "_works", lambda device: True)
 
 
@@ -145,7 +142,7 @@ def test_windows_that_the_kernel_does_not_know_go_to_torch(willing):
 
 
 def test_convolutions_that_are_not_narrow_go_to_torch(willing, monkeypatch):
-    monkeypatch.setattr("adawac.models.fused.conv.PIXELS", 64)
+    monkeypatch.setattr("adawac.kernels.convolutions.PIXELS", 64)
     x = torch.randn(1, 16, 8, 8, dtype=torch.bfloat16).to(memory_format=LAST)
     assert Conv2d(16, 4, 3, padding=1).fits(x)
     assert not Conv2d(16, 4, 3, padding=1).fits(x.float())
@@ -163,7 +160,7 @@ def test_convolutions_that_are_not_narrow_go_to_torch(willing, monkeypatch):
 
 
 def test_images_that_the_stem_cannot_take_go_to_torch(willing, monkeypatch):
-    monkeypatch.setattr("adawac.models.fused.stem.PIXELS", 64)
+    monkeypatch.setattr("adawac.kernels.convolutions.PIXELS", 64)
     x = torch.randn(2, 1, 8, 8)
     half, plain = x.bfloat16(), Conv2d(1, 4, 7, 2, 3)
     assert can_convolve_gray(half, plain)
@@ -196,25 +193,25 @@ def test_a_repeated_channel_is_recognised():
 
 def test_logits_that_the_kernel_cannot_take_go_to_torch(willing):
     logits, labels = torch.randn(2, 4, 9), torch.zeros(2, 9, dtype=torch.long)
-    assert pixel_sums.can_sum(logits, labels)
-    assert not pixel_sums.can_sum(logits.double(), labels)
-    assert not pixel_sums.can_sum(logits[:, :1], labels)
-    assert not pixel_sums.can_sum(torch.randn(2, 65, 9), labels)
-    assert not pixel_sums.can_sum(logits, labels.float())
-    assert not pixel_sums.can_sum(logits, labels[:, :5])
+    assert class_sums.can_sum(logits, labels)
+    assert not class_sums.can_sum(logits.double(), labels)
+    assert not class_sums.can_sum(logits[:, :1], labels)
+    assert not class_sums.can_sum(torch.randn(2, 65, 9), labels)
+    assert not class_sums.can_sum(logits, labels.float())
+    assert not class_sums.can_sum(logits, labels[:, :5])
 
 
 def test_without_triton_the_losses_are_torchs(monkeypatch, caplog):
-    monkeypatch.setattr(gpu, "INTERPRETED", True)
-    monkeypatch.setitem(sys.modules, "adawac.pixel_kernels", None)
-    pixel_sums._works.cache_clear()
+    monkeypatch.setattr(availability, "INTERPRETED", True)
+    monkeypatch.setitem(sys.modules, "adawac.kernels.pixel_kernels", None)
+    class_sums._works.cache_clear()
     try:
         logits, labels = torch.randn(2, 4, 5, 5), torch.randint(0, 4, (2, 5, 5))
         found = losses.cross_entropy(logits, labels)
         torch.testing.assert_close(found, F.cross_entropy(logits, labels, reduction="none").mean((1, 2)))
         assert "Losses run on torch's own kernels" in caplog.text
     finally:
-        pixel_sums._works.cache_clear()
+        class_sums._works.cache_clear()
 
 
 @pytest.mark.parametrize(("name", "joins"), [("unet", 4), ("transunet-small", 3)])
@@ -252,11 +249,11 @@ def test_decoders_join_and_blocks_keep_their_numbers(willing, monkeypatch, name,
 
     asked_norms, asked_weights = [], []
     for function in (enlarge, standardised):
-        monkeypatch.setattr(f"adawac.models.fused.blocks.{function.__name__}", function)
+        monkeypatch.setattr(f"adawac.kernels.blocks.{function.__name__}", function)
     for function in (add, add_and_normalise, gelu_and_drop, split_heads):
-        monkeypatch.setattr(f"adawac.models.fused.transformer.{function.__name__}", function)
+        monkeypatch.setattr(f"adawac.kernels.blocks.{function.__name__}", function)
     for kernel in ("batch_norm.BatchNorm2d", "group_norm.GroupNorm", "pool.MaxPool2d", "conv.Conv2d"):
-        monkeypatch.setattr(f"adawac.models.fused.{kernel}.fits", lambda self, x, residual=None: False)
+        monkeypatch.setattr(f"adawac.kernels.{kernel}.fits", lambda self, x, residual=None: False)
     options = {"dropout": 0.0} if name.startswith("transunet") else {}
     plain, fused = (build(name, 4, image_size=64, seed=0, **options)[0].to(memory_format=LAST) for _ in range(2))
     fuse(fused)

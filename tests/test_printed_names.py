@@ -24,4 +24,4 @@ def test_a_network_of_ones_own_keeps_its_name(capsys):
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "src/adawac/cli").glob("*.py")), ids=lambda path: path.stem)
 def test_commands_have_no_console_of_their_own(path):
-    assert len(re.findall(r"\bConsole\(", path.read_text())) == (path.stem == "main")
+    assert len(re.findall(r"\bConsole\(", path.read_text())) == (path.stem == "shell")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from adawac import gpu
-from adawac.rehearsal import performance, rehearsal
+from adawac.kernels import availability
+from adawac.kernels.rehearsal import performance, rehearsal
 
 pytest.importorskip("triton.runtime._async_compile")
 
@@ -29,7 +29,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import MockTensor
 
-from adawac.rehearsal import rehearsal
+from adawac.kernels.rehearsal import rehearsal
 
 
 compiled, loaded = [], []
@@ -96,7 +96,7 @@ def test_every_variant_is_compiled_and_loaded_once_and_in_threads(tmp_path):
 
     program = tmp_path / "program.py"  # Triton wants to read the kernels' source
     program.write_text(PROGRAM)
-    source = str(Path(gpu.__file__).parents[1])
+    source = str(Path(availability.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": source, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
@@ -152,11 +152,11 @@ def test_a_trial_compiles_its_kernels_together_and_then_runs_them(calls, kernel)
         kernel[(1,)](2)
         assert (1, "run") in calls
 
-    assert gpu.succeeds("Something", CPU, trial)
+    assert availability.succeeds("Something", CPU, trial)
     assert calls == [(1, "compiled"), (2, "compiled"), (1, "run"), (2, "run")]
     del calls[:]
     with rehearsal(CPU):  # in which a trial has to run as well
-        assert gpu.succeeds("Something", CPU, trial)
+        assert availability.succeeds("Something", CPU, trial)
         kernel[(1,)](3)
     assert calls[-2:] == [(2, "run"), (3, "compiled")]
 
@@ -166,7 +166,7 @@ def test_a_trial_that_fails_says_so(calls, kernel, caplog):
         kernel[(1,)](1)
         raise AssertionError("Tensor-likes are not close!\nMore.")
 
-    assert not gpu.succeeds("Something", CPU, trial)
+    assert not availability.succeeds("Something", CPU, trial)
     assert "Something run on torch's own kernels" in caplog.text
     assert "AssertionError: Tensor-likes are not close!)" in caplog.text
 

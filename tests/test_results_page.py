@@ -14,10 +14,10 @@ import pytest
 
 import adawac
 from adawac.config import TrainConfig, load, to_dict
-from adawac.data.phantom import phantom_source
-from adawac.data.prepare import prepare
-from adawac.data.recommending import how_to_set
-from adawac.recipes import recipe_path
+from adawac.config.recipes import recipe_path
+from adawac.data.phantom.scanner import phantom_source
+from adawac.data.preparation import prepare
+from adawac.data.recommendation import how_to_set
 from adawac.runs import Run
 from places import REPOSITORY
 

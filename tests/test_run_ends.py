@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from adawac.config import DataConfig, HardwareConfig, TrainConfig
-from adawac.data.loading import Loader
-from adawac.data.phantom import phantom_source
-from adawac.data.prepare import prepare
+from adawac.data.loader import Loader
+from adawac.data.phantom.scanner import phantom_source
+from adawac.data.preparation import prepare
 from adawac.data.store import Store
 from adawac.runs import Run, RunWriter
 from places import REPOSITORY

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import adawac
-from adawac import locks
+from adawac import files
 from adawac.config import TrainConfig
 from adawac.errors import BusyError, RunError
 from adawac.files import is_temporary
@@ -192,7 +192,7 @@ def test_a_run_that_is_moved_while_it_is_written_stays_in_one_piece(folder: Path
 
 
 def test_a_second_writer_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_PATIENCE", 0.1)
+    monkeypatch.setattr(files, "_PATIENCE", 0.1)
     with RunWriter(folder, resume=True) as run:
         with pytest.raises(BusyError, match=rf"nobody writes to, but .* is in use by process {os.getpid()}"):
             RunWriter(folder, resume=True)
@@ -213,7 +213,7 @@ if worker == 0:
 print(worker, flush=True)
 signal.pause()
 """
-    monkeypatch.setattr(locks, "_PATIENCE", 0.1)
+    monkeypatch.setattr(files, "_PATIENCE", 0.1)
     process = start(code, folder)
     assert process.stdout is not None
     worker = int(process.stdout.readline())

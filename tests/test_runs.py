@@ -11,15 +11,7 @@ import torch
 from adawac.config import TrainConfig
 from adawac.data.cases import SampleTable
 from adawac.errors import MissingFileError, RunError
-from adawac.runs import (
-    FIELDS,
-    FORMAT_VERSION,
-    History,
-    Run,
-    RunWriter,
-    example_run,
-    list_runs,
-)
+from adawac.runs import FIELDS, FORMAT_VERSION, History, Run, RunWriter, example_run, list_runs
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from torch import nn
 
 from adawac.config import ModelConfig
 from adawac.errors import RunError
+from adawac.inference.trained_network import _Unfilled, build_network, load_tensors
 from adawac.models import build
-from adawac.trained.network import _Unfilled, build_network, load_tensors
 
 SIZE = (64, 64)
 

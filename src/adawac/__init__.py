@@ -1,27 +1,10 @@
 """AdaWAC: adaptively weighted augmentation consistency for medical image segmentation (Dong, Xie & Ward, ICML 2023)."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from adawac.lazy import lazy_names
 
 __version__ = "0.1.0"
-
-# Where each public name lives; it is imported when it is first used.
-_HOMES = {
-    "AdaWAC": "algorithm",
-    "Criterion": "algorithm",
-    "EncoderTap": "features",
-    "METHODS": "methods",
-    "Objective": "objective",
-    "PRESETS": "objective",
-    "SampleWeights": "algorithm",
-    "Step": "algorithm",
-    "Weighting": "algorithm",
-    "build_method": "methods",
-    "evaluate": "evaluation",
-    "export_model": "export",
-    "fit": "train",
-    "predict": "prediction",
-}
 
 # Written out, since type checkers read it without running it.
 __all__ = [
@@ -31,8 +14,11 @@ __all__ = [
     "Criterion",
     "EncoderTap",
     "Objective",
+    "PairDataset",
+    "Run",
     "SampleWeights",
     "Step",
+    "Store",
     "Weighting",
     "__version__",
     "algorithm",
@@ -40,6 +26,7 @@ __all__ = [
     "checks",
     "config",
     "data",
+    "diagnose",
     "errors",
     "evaluate",
     "evaluation",
@@ -56,6 +43,7 @@ __all__ = [
     "objective",
     "predict",
     "prediction",
+    "prepare",
     "registry",
     "report",
     "reproduction",
@@ -64,6 +52,7 @@ __all__ = [
     "train",
     "trained",
     "viewer",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
@@ -74,7 +63,6 @@ if TYPE_CHECKING:
         data,
         errors,
         evaluation,
-        export,
         features,
         figures,
         inference,
@@ -83,33 +71,79 @@ if TYPE_CHECKING:
         metrics,
         models,
         objective,
-        prediction,
         registry,
         report,
         reproduction,
         runs,
         theory,
         train,
-        trained,
         viewer,
     )
+    from adawac import inference as export
+    from adawac import inference as prediction
     from adawac.algorithm import AdaWAC, Criterion, SampleWeights, Step, Weighting
-    from adawac.evaluation import evaluate
-    from adawac.export import export_model
+    from adawac.data.diagnosis import diagnose
+    from adawac.data.preparation import prepare
+    from adawac.data.store import Store
+    from adawac.data.views import PairDataset
+    from adawac.evaluation.evaluator import evaluate
     from adawac.features import EncoderTap
+    from adawac.inference import trained
+    from adawac.inference.model_export import export_model
+    from adawac.inference.prediction import predict
     from adawac.methods import METHODS, build_method
     from adawac.objective import PRESETS, Objective
-    from adawac.prediction import predict
-    from adawac.train import fit
+    from adawac.report.page import write_report
+    from adawac.runs.reader import Run
+    from adawac.train.engine import fit
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"adawac.{_HOMES[name]}"), name)
-    if name in __all__:  # the others are modules
-        return import_module(f"adawac.{name}")
-    raise AttributeError(f"module 'adawac' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "AdaWAC": "algorithm:AdaWAC",
+        "Criterion": "algorithm:Criterion",
+        "EncoderTap": "features:EncoderTap",
+        "METHODS": "methods:METHODS",
+        "Objective": "objective:Objective",
+        "PRESETS": "objective:PRESETS",
+        "PairDataset": "data.views:PairDataset",
+        "Run": "runs.reader:Run",
+        "SampleWeights": "algorithm:SampleWeights",
+        "Step": "algorithm:Step",
+        "Store": "data.store:Store",
+        "Weighting": "algorithm:Weighting",
+        "build_method": "methods:build_method",
+        "diagnose": "data.diagnosis:diagnose",
+        "evaluate": "evaluation.evaluator:evaluate",
+        "export_model": "inference.model_export:export_model",
+        "fit": "train.engine:fit",
+        "predict": "inference.prediction:predict",
+        "prepare": "data.preparation:prepare",
+        "write_report": "report.page:write_report",
+        # packages and modules, and the names that some had before
+        "algorithm": "algorithm",
+        "checks": "checks",
+        "config": "config",
+        "data": "data",
+        "errors": "errors",
+        "evaluation": "evaluation",
+        "features": "features",
+        "figures": "figures",
+        "inference": "inference",
+        "losses": "losses",
+        "methods": "methods",
+        "metrics": "metrics",
+        "models": "models",
+        "objective": "objective",
+        "registry": "registry",
+        "report": "report",
+        "reproduction": "reproduction",
+        "runs": "runs",
+        "theory": "theory",
+        "train": "train",
+        "viewer": "viewer",
+        "export": "inference",
+        "prediction": "inference",
+        "trained": "inference.trained",
+    },
+)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from adawac.pixel_sums import can_sum, class_sums
+from adawac.kernels.class_sums import can_sum, class_sums
 
 __all__ = [
     "PixelSums",

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adawac.data.diagnose import diagnose
-from adawac.data.prepare import prepare
+from adawac.data.diagnosis import diagnose
+from adawac.data.preparation import prepare
 from adawac.data.splits import resolve_split
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scans import make_acdc, make_nnunet, scan, write_h5, write_nifti
 
-from adawac.data import writing
+from adawac.data import store_writer
 from adawac.data.cases import Case, CaseRef
-from adawac.data.prepare import prepare
+from adawac.data.preparation import prepare
 from adawac.data.sources import Source
 from adawac.data.store import is_store
 from adawac.errors import DataError, MissingFileError
@@ -198,7 +198,7 @@ def test_a_full_disk_says_so_and_leaves_nothing_half_written(tmp_path, monkeypat
         saved.append(path)
         save(path, array, **options)
 
-    monkeypatch.setattr(writing.np, "save", full)
+    monkeypatch.setattr(store_writer.np, "save", full)
     with pytest.raises(DataError, match=r"No space left on device.*finished cases are kept"):
         prepare("nifti", root, tmp_path / "out", workers=1)
     monkeypatch.undo()
@@ -216,7 +216,7 @@ def test_a_disk_that_is_full_for_the_table_keeps_the_cases(tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     root = make_nnunet(tmp_path / "in", cases=2)
-    monkeypatch.setattr("adawac.data.prepare.write_table", full)
+    monkeypatch.setattr("adawac.data.preparation.write_table", full)
     with pytest.raises(DataError, match="write the table"):
         prepare("nifti", root, tmp_path / "out", workers=1)
     assert not is_store(tmp_path / "out")

@@ -9,7 +9,7 @@ import pytest
 from scans import make_nnunet, scan, write_nifti
 
 from adawac.cli import run
-from adawac.cli.data import SourceOptions
+from adawac.cli.data_commands import SourceOptions
 from adawac.data.store import Store
 from adawac.errors import ConfigError
 
@@ -180,8 +180,8 @@ def test_both_commands_read_scans_in_the_same_way(tmp_path, monkeypatch):
         told.append(given)
         raise ConfigError("Expected no more.")
 
-    monkeypatch.setattr("adawac.data.diagnose.diagnose", told_of)
-    monkeypatch.setattr("adawac.data.prepare.prepare", told_of)
+    monkeypatch.setattr("adawac.data.diagnosis.diagnose", told_of)
+    monkeypatch.setattr("adawac.data.preparation.prepare", told_of)
     words = ["--images", "ct", "--images", "pet", "--labels", "l", "--classes", "liver=1", "vessel=2,3"]
     words += ["--channels", "ct", "pet", "--patient", "p", "--groups", "g.csv", "--skip-unlabelled"]
     assert run(["diagnose", str(tmp_path), *words]) == run(["prepare", "nifti", str(tmp_path), "store", *words]) == 2

@@ -9,10 +9,10 @@ from scans import make_btcv, make_nnunet, scan, write_nifti
 
 from adawac.cli import run
 from adawac.config import TrainConfig, override
-from adawac.config.yamlfile import parse
-from adawac.data.diagnose import diagnose
+from adawac.config.schema import parse
+from adawac.data.diagnosis import diagnose
 from adawac.data.diagnosis_figure import draw_diagnosis
-from adawac.data.prepare import prepare
+from adawac.data.preparation import prepare
 from adawac.errors import ConfigError, DataError, MissingFileError
 from adawac.objective import resolve
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scans import rotation, write_nifti
 
-from adawac.data.prepare import prepare
+from adawac.data.preparation import prepare
 from adawac.data.preprocessing import CT, MR
 from adawac.data.sources import build_source
 from adawac.data.sources.dicom_series import read_series

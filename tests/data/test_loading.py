@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from adawac.data import loading
+from adawac.data import loader as loading
 from adawac.data.cases import Case, CaseRef
-from adawac.data.loading import Loader, batch_limits, free_memory, rank_limits
-from adawac.data.prepare import prepare
+from adawac.data.loader import Loader, batch_limits, free_memory, rank_limits
+from adawac.data.preparation import prepare
 from adawac.data.preprocessing import Preprocessing
-from adawac.data.randomness import sample_keys
 from adawac.data.resample import Ragged
 from adawac.data.sources import Source
-from adawac.data.views import IDENTITY, ViewConfig, make_views
+from adawac.data.views import IDENTITY, ViewConfig, make_views, sample_keys
 from adawac.errors import ConfigError, DataError
 
 SHAPES = ((20, 31, 5), (28, 24, 7), (33, 33, 4), (17, 40, 6))

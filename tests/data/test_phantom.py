@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from adawac.data.abdomen import CLASS_NAMES
 from adawac.data.cases import check_case
-from adawac.data.phantom import phantom, phantom_cases, phantom_source
-from adawac.data.phantom_files import SYNAPSE_TRAINING, write_nifti_layout, write_synapse_layout
-from adawac.data.prepare import prepare
+from adawac.data.phantom.patient import CLASS_NAMES
+from adawac.data.phantom.phantom_files import SYNAPSE_TRAINING, write_nifti_layout, write_synapse_layout
+from adawac.data.phantom.scanner import phantom, phantom_cases, phantom_source
+from adawac.data.preparation import prepare
 from adawac.data.sources import SOURCES, build_source
 from adawac.errors import ConfigError, DataError
 

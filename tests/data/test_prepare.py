@@ -16,14 +16,14 @@ import pytest
 from scans import make_acdc, make_btcv, make_nnunet, make_synapse, scan, write_nifti
 from scipy import ndimage
 
-from adawac.data import writing
+from adawac.data import store_writer
 from adawac.data.cases import Case
 from adawac.data.parallel import run_jobs
-from adawac.data.prepare import prepare
+from adawac.data.preparation import prepare
 from adawac.data.preprocessing import Preprocessing
 from adawac.data.store import Store, is_store
 from adawac.errors import AdawacError, BusyError, DataError, MissingFileError
-from adawac.locks import LOCK, FolderLock, is_locked
+from adawac.files import LOCK, FolderLock, is_locked
 
 
 def contents(folder):
@@ -186,9 +186,9 @@ def test_growing_redoes_no_finished_case_and_keeps_ids(tmp_path, monkeypatch):
     before = prepare("nifti", root, tmp_path / "out", workers=1).table.id.tolist()
     make_nnunet(root, cases=4)
     written = []
-    original = writing._write_case
+    original = store_writer._write_case
     monkeypatch.setattr(
-        writing, "_write_case", lambda target, *rest: (written.append(target.name), original(target, *rest))
+        store_writer, "_write_case", lambda target, *rest: (written.append(target.name), original(target, *rest))
     )
     after = prepare("nifti", root, tmp_path / "out", workers=1).table.id.tolist()
     assert written == ["case_02", "case_03"]
@@ -220,7 +220,7 @@ def test_a_store_with_a_replaced_case_is_incomplete_until_its_table_is_new(tmp_p
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("adawac.data.prepare.write_table", killed)
+    monkeypatch.setattr("adawac.data.preparation.write_table", killed)
     with pytest.raises(KeyboardInterrupt):
         prepare("nifti", root, tmp_path / "out", workers=1)
     assert not is_store(tmp_path / "out")
@@ -262,10 +262,10 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_can_be_finished(tmp_path):
     root = make_nnunet(tmp_path / "in", cases=9, shape=(64, 64, 40))
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom adawac.data.prepare import prepare\n"
+        "import sys\nfrom adawac.data.preparation import prepare\n"
         "prepare('nifti', sys.argv[1], sys.argv[2], workers=1, size=(64, 64))\n"
     )
-    path = os.pathsep.join([str(Path(writing.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(store_writer.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, str(script), str(root), str(tmp_path / "out")], env={**os.environ, "PYTHONPATH": path}
     )
@@ -322,7 +322,7 @@ def test_different_orientations_are_pointed_out(tmp_path, caplog):
 def test_two_preparations_into_one_folder_are_refused(tmp_path, monkeypatch):
     make_nnunet(tmp_path / "scans")
     store = prepare("nifti", tmp_path / "scans", tmp_path / "store", workers=1)
-    monkeypatch.setattr("adawac.locks._PATIENCE", 0.1)
+    monkeypatch.setattr("adawac.files._PATIENCE", 0.1)
     lock = FolderLock(tmp_path / "store")
     with pytest.raises(BusyError, match="in use by process"):
         prepare("nifti", tmp_path / "scans", tmp_path / "store", workers=1)
@@ -374,7 +374,7 @@ def test_a_store_that_another_call_made_meanwhile_is_not_taken_over(tmp_path, mo
             prepare("nifti", root, folder, workers=1, normalisation="z-score")
             super().__init__(folder)
 
-    monkeypatch.setattr("adawac.data.prepare.FolderLock", Late)
+    monkeypatch.setattr("adawac.data.preparation.FolderLock", Late)
     with pytest.raises(DataError, match=r"these differ: normalisation \(z-score before, min-max now\)"):
         prepare("nifti", root, tmp_path / "store", workers=1)
     assert Store(tmp_path / "store").preprocessing.normalisation == "z-score"

@@ -5,11 +5,10 @@ import os
 import pytest
 from scans import make_acdc, make_nnunet, scan, write_nifti
 
-from adawac.data.diagnose import diagnose
-from adawac.data.prepare import prepare
+from adawac.data.diagnosis import diagnose
+from adawac.data.preparation import prepare
 from adawac.data.sources import build_source
-from adawac.data.sources.patterns import glob_cases
-from adawac.data.sources.searching import files_below, find, walk
+from adawac.data.sources.file_search import files_below, find, glob_cases, walk
 from adawac.errors import ConfigError, DataError
 
 

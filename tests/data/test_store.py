@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scans import AFFINES, make_nnunet, scan, write_nifti
 
-from adawac.data.prepare import prepare
+from adawac.data.preparation import prepare
 from adawac.data.store import Store
 from adawac.errors import ConfigError, DataError, MissingFileError
 

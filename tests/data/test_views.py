@@ -10,7 +10,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from adawac.data import released
-from adawac.data.randomness import random_order, sample_keys
 from adawac.data.resample import Ragged, warp
 from adawac.data.views import (
     IDENTITY,
@@ -18,6 +17,8 @@ from adawac.data.views import (
     ViewConfig,
     ViewDraws,
     make_views,
+    random_order,
+    sample_keys,
     sample_views,
 )
 from adawac.errors import ConfigError, ShapeError

@@ -9,7 +9,7 @@ from torch import nn
 
 from adawac.config import DataConfig, HardwareConfig, MethodConfig, ModelConfig, TrainConfig
 from adawac.data.cases import Case, CaseRef
-from adawac.data.prepare import prepare
+from adawac.data.preparation import prepare
 from adawac.data.preprocessing import READY, Preprocessing
 from adawac.data.sources import Source
 from adawac.data.splits import resolve_split

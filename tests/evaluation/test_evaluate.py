@@ -17,11 +17,11 @@ from lookup_network import DrawnCase, make_run, make_store
 import adawac
 from adawac.errors import ConfigError, DataError, RunError, UnknownNameError
 from adawac.evaluation import evaluate
-from adawac.evaluation.pool import Scorers, default_workers
-from adawac.evaluation.predicting import Predictor
-from adawac.evaluation.records import plain
-from adawac.evaluation.scoring import Rules, score_case
-from adawac.evaluation.slices import Slices, summarise_slices
+from adawac.evaluation.case_scores import Rules, score_case
+from adawac.evaluation.evaluation_record import plain
+from adawac.evaluation.run_predictor import Predictor
+from adawac.evaluation.scorers import Scorers, default_workers
+from adawac.evaluation.slice_scores import Slices, summarise_slices
 from adawac.evaluation.tables import to_tables
 from adawac.metrics import dice, score_volume
 from adawac.runs import Run, save_checkpoint
@@ -130,7 +130,7 @@ def test_all_metrics_are_those_of_score_volume(varied, varied_run):
 def predicted(store, case, size):
     from lookup_network import Lookup
 
-    from adawac.inference import segment
+    from adawac.inference.predictor import segment
 
     return segment(Lookup(store.num_classes), store.stack(case)[0], size)
 
@@ -155,7 +155,7 @@ def test_probabilities_are_averaged_over_flipped_images(varied, monkeypatch):
     torch.manual_seed(0)
     network = torch.nn.Conv2d(len(varied.channels), 4, 3, padding=1)  # knows left from right
     loaded = SimpleNamespace(network=network, image_size=(9, 9), resize="bilinear")
-    monkeypatch.setattr("adawac.evaluation.predicting.load_trained", lambda run, checkpoint: loaded)
+    monkeypatch.setattr("adawac.evaluation.run_predictor.load_trained", lambda run, checkpoint: loaded)
     predictor = Predictor("cpu", "fp32", None, tta=True)
     predictor.load(None, "last")
     stack = np.random.default_rng(0).normal(size=(2, len(varied.channels), 9, 9)).astype(np.float32)
@@ -382,7 +382,7 @@ def test_small_data_needs_no_processes():
 
 
 def test_workers_do_without_torch():
-    code = "import sys, adawac.evaluation.worker; print('torch' in sys.modules, 'scipy.spatial' in sys.modules)"
+    code = "import sys, adawac.evaluation.scorer_process; print('torch' in sys.modules, 'scipy.spatial' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["False", "True"]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from adawac.data.resample import warp
 from adawac.errors import ConfigError
-from adawac.inference import resize_of, segment, segment_stacks
+from adawac.inference.predictor import resize_of, segment, segment_stacks
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from adawac.cli import run as command
 from adawac.config import ModelConfig
 from adawac.data.preprocessing import Preprocessing
 from adawac.errors import AdawacError, ConfigError, MissingFileError, RunError
-from adawac.export import export_model
-from adawac.prediction import predict
+from adawac.inference.model_card import seal
+from adawac.inference.model_export import export_model
+from adawac.inference.prediction import predict
+from adawac.inference.trained import load_trained
+from adawac.inference.trained_network import check_harmless
 from adawac.runs import save_checkpoint
-from adawac.trained import load_trained
-from adawac.trained.card import seal
-from adawac.trained.trust import check_harmless
 
 NETWORK = "smp:Unet/tu-mobilenetv3_small_050"
 SMALL = {"encoder_depth": 3, "decoder_channels": [8, 8, 8]}

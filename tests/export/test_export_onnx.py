@@ -14,8 +14,9 @@ from torch import nn
 from adawac.cli import run as command
 from adawac.data.preprocessing import Preprocessing
 from adawac.errors import ConfigError, MissingDependencyError, MissingFileError, RunError
-from adawac.export import export_model, onnx
-from adawac.trained import load_trained
+from adawac.inference import onnx
+from adawac.inference.model_export import export_model
+from adawac.inference.trained import load_trained
 
 onnxruntime = pytest.importorskip("onnxruntime")
 exporting = pytest.mark.skipif(torch.__version__ < "2.7", reason="ONNX needs torch 2.7")

@@ -18,7 +18,7 @@ import adawac
 from adawac.config import DataConfig, HardwareConfig, MethodConfig, ModelConfig, TrainConfig
 from adawac.errors import ConfigError, UnknownNameError
 from adawac.figures import FIGURES, Style, compose, draw
-from adawac.figures.names import lines, plain, run_labels
+from adawac.figures.display_names import lines, plain, run_labels
 from adawac.figures.separation import measures
 from adawac.runs import Run, Score, Slice, example_run, write_gallery, write_scores
 
@@ -219,8 +219,8 @@ print([name for name in ("matplotlib.pyplot", "torch") if name in sys.modules], 
 
 
 def test_a_trained_and_evaluated_run_is_drawn_without_its_store_and_network(tmp_path) -> None:
-    from adawac.data.phantom import phantom_source
-    from adawac.data.prepare import prepare
+    from adawac.data.phantom.scanner import phantom_source
+    from adawac.data.preparation import prepare
     from adawac.evaluation import evaluate
 
     store = tmp_path / "store"

@@ -15,8 +15,8 @@ from small_training import NUM_SAMPLES, network, optimizer_of, scans
 
 import adawac
 from adawac.errors import ConfigError, DataError, MissingDependencyError, ShapeError
-from adawac.integrations.recording import RunRecorder
 from adawac.runs import Run
+from adawac.runs.recorder import RunRecorder
 
 monai = pytest.importorskip("monai")
 

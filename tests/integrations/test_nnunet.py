@@ -14,8 +14,7 @@ from adawac.algorithm import SampleWeights
 from adawac.cli import run
 from adawac.errors import MissingDependencyError
 from adawac.integrations.nnunet import trainer_folder
-from adawac.integrations.nnunet.cases import beta_table, case_rows
-from adawac.integrations.nnunet.views import TwoViews, as_list, joined
+from adawac.integrations.nnunet.samples import TwoViews, as_list, beta_table, case_rows, joined
 
 CPU = torch.device("cpu")
 

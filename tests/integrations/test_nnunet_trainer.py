@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 import adawac
-from adawac.data.phantom_files import write_nifti_layout
+from adawac.data.phantom.phantom_files import write_nifti_layout
 from adawac.errors import ConfigError, RunError
 from adawac.integrations.nnunet import trainer_folder
 

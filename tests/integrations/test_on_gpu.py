@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 
 import adawac
 from adawac.data.views import PairDataset
-from adawac.integrations.recording import RunRecorder
 from adawac.runs import Run
+from adawac.runs.recorder import RunRecorder
 
 DEVICE = "cuda"
 pytestmark = [

@@ -10,8 +10,8 @@ import torch
 
 import adawac
 from adawac.errors import ConfigError, ShapeError
-from adawac.integrations.recording import RunRecorder
 from adawac.runs import Run
+from adawac.runs.recorder import RunRecorder
 
 
 def step(criterion):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from adawac.kernels import fuse, side_stream
+from adawac.kernels.weight_cast import CastWeights
 from adawac.models import build
-from adawac.models.fused import aside, fuse
-from adawac.train.casting import CastWeights
 
 HOW = {
     "plain": {"padding": 1},
@@ -24,7 +24,7 @@ def test_a_convolution_has_torchs_gradients(how):
     wanted = (x, *module.parameters())
     given, expected = (
         [y, *torch.autograd.grad(y.square().sum(), wanted)]
-        for y in (aside.convolve(x, module.weight, module, aside.Uses()), module(x))
+        for y in (side_stream.convolve(x, module.weight, module, side_stream.Uses()), module(x))
     )
     torch.testing.assert_close(given, expected)
 
@@ -33,8 +33,8 @@ def test_only_a_single_use_comes_late(monkeypatch):
     def late(compute, *inputs):
         return compute(*inputs) + 100
 
-    monkeypatch.setattr(aside, "on_the_side", late)
-    uses = aside.Uses()
+    monkeypatch.setattr(side_stream, "on_the_side", late)
+    uses = side_stream.Uses()
     found = []
     for _ in range(3):
         found.append(uses.gradient(torch.neg, torch.zeros(1)).item())
@@ -44,9 +44,9 @@ def test_only_a_single_use_comes_late(monkeypatch):
 
 def test_on_the_cpu_nothing_comes_late():
     weight = torch.ones(1)
-    aside.mark_late([weight])
-    assert aside.used(weight) is None
-    aside.await_gradients(weight.device)  # there is nothing to wait for
+    side_stream.mark_late([weight])
+    assert side_stream.used(weight) is None
+    side_stream.await_gradients(weight.device)  # there is nothing to wait for
 
 
 @pytest.mark.gpu
@@ -63,8 +63,8 @@ def test_on_a_gpu_late_gradients_are_the_same_to_the_bit(name, passes, monkeypat
     weights = CastWeights(network, torch.bfloat16)
     images = torch.randn(passes, 4, 1, 64, 64, device="cuda")
     called = []
-    original = aside.on_the_side
-    monkeypatch.setattr(aside, "on_the_side", lambda *given: called.append(1) or original(*given))
+    original = side_stream.on_the_side
+    monkeypatch.setattr(side_stream, "on_the_side", lambda *given: called.append(1) or original(*given))
 
     def gradients(late):
         with torch.autocast("cuda", torch.bfloat16):

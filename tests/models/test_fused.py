@@ -12,12 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import adawac
-from adawac import gpu as gpu_support
+from adawac.kernels import availability as gpu_support
+from adawac.kernels import fuse, norms
+from adawac.kernels.norms import BatchNorm2d, FusedNorm, GroupNorm
 from adawac.models import build
-from adawac.models.fused import fuse, normalise
-from adawac.models.fused.base import FusedNorm
-from adawac.models.fused.batch_norm import BatchNorm2d
-from adawac.models.fused.group_norm import GroupNorm
 from fused_cases import CASES, EPS, HOW, Case, blocks, computed, expected, pass_through
 from places import REPOSITORY
 
@@ -103,7 +101,7 @@ def test_fused_blocks_ask_for_what_follows_the_norm(interpreted, name):
     ("rows", "channels", "samples", "groups"), [(50, 16, 48, 16), (10**7, 16, 1, 16), (7, 3, 2, 1)]
 )
 def test_every_row_is_in_one_chunk(rows, channels, samples, groups):
-    plan = normalise._plan(samples, rows, channels, groups)
+    plan = norms._plan(samples, rows, channels, groups)
     for size, (columns, chunks, _) in ((plan.chunk, plan.reduce), (plan.stretch, plan.stream)):
         assert (chunks - 1) * size < rows <= chunks * size
         assert columns * plan.tile["BLOCK_C"] >= channels
@@ -231,7 +229,7 @@ def test_fused_networks_can_be_copied_saved_and_loaded():
 @pytest.mark.parametrize("name", ["torchvision BasicBlock, stride", "timm v2 Bottleneck", "sequential"])
 def test_the_compiler_sees_torchs_own_functions_in_one_graph(monkeypatch, name):
     monkeypatch.setattr(gpu_support, "INTERPRETED", True)  # so that nothing but the compiler keeps the kernels away
-    monkeypatch.setattr(normalise, "works", lambda device: True)
+    monkeypatch.setattr(norms, "works", lambda device: True)
     block, plain = blocks()[name].train(), blocks()[name].train()
     fuse(block)
     x = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last)
@@ -241,7 +239,7 @@ def test_the_compiler_sees_torchs_own_functions_in_one_graph(monkeypatch, name):
 
 def test_inputs_that_the_kernels_cannot_take_go_to_torch(monkeypatch):
     monkeypatch.setattr(gpu_support, "INTERPRETED", True)
-    monkeypatch.setattr(normalise, "works", lambda device: True)
+    monkeypatch.setattr(norms, "works", lambda device: True)
     x = torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
     group, batch = GroupNorm(2, 4), BatchNorm2d(4)
     assert group.fits(x, x)
@@ -266,8 +264,8 @@ def test_inputs_that_the_kernels_cannot_take_go_to_torch(monkeypatch):
 
 def test_without_triton_torch_does_the_work(monkeypatch, caplog):
     monkeypatch.setattr(gpu_support, "INTERPRETED", True)
-    monkeypatch.setitem(sys.modules, "adawac.models.fused.kernels", None)
-    normalise.works.cache_clear()
+    monkeypatch.setitem(sys.modules, "adawac.kernels.norm_kernels", None)
+    norms.works.cache_clear()
     try:
         x = torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
         norm = GroupNorm(2, 4)
@@ -275,7 +273,7 @@ def test_without_triton_torch_does_the_work(monkeypatch, caplog):
         assert "Norms run on torch's own kernels" in caplog.text
         assert "ImportError" in caplog.text or "ModuleNotFoundError" in caplog.text
     finally:
-        normalise.works.cache_clear()
+        norms.works.cache_clear()
 
 
 def test_where_triton_has_no_tuples_torch_does_the_work(monkeypatch, caplog):

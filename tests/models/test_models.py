@@ -12,7 +12,7 @@ from torch import nn
 import adawac
 from adawac.errors import ConfigError, MissingDependencyError, UnknownNameError
 from adawac.models import MODELS, build, list_models
-from adawac.models.families import MONAI_DEFAULTS, smp_architectures, smp_encoders
+from adawac.models.networks import MONAI_DEFAULTS, smp_architectures, smp_encoders
 
 SMP = ["Unet", "UnetPlusPlus", "MAnet", "Linknet", "FPN", "PSPNet", "DeepLabV3", "DeepLabV3Plus", "PAN", "UPerNet"]
 TRANSFORMER = {"embed_dim": 48, "depth": 1, "num_heads": 4}
@@ -236,7 +236,7 @@ def test_listing_names_sizes_and_taps_without_allocating():
 
 
 def test_listing_by_default_names_each_family():
-    from adawac.models.listing import _names
+    from adawac.models.builder import _names
 
     names = set(_names())
     assert {"unet", "smp:FPN/resnet34", "smp:DPT/tu-vit_base_patch16_224", "monai:DynUNet"} <= names

@@ -13,8 +13,8 @@ from scipy import ndimage
 
 from adawac.errors import ConfigError, MissingDependencyError
 from adawac.models import WeightsError, build, load_weights, to_transunet
-from adawac.models.base import library, quietly
-from adawac.models.hub import offline_weights
+from adawac.models.libraries import library, quietly
+from adawac.models.weight_files import offline_weights
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0, "layers": (1, 2, 1), "width": 0.5}
 TINY = {"embed_dim": 48, "depth": 1, "num_heads": 4, "layers": (1, 1, 1), "width": 0.5}

@@ -10,7 +10,9 @@ from series import SECRET, write_series
 
 from adawac.data.sources.dicom_series import read_series
 from adawac.errors import ConfigError
-from adawac.prediction import find_scans, predict, volumes
+from adawac.inference import volumes
+from adawac.inference.prediction import predict
+from adawac.inference.scan_search import find_scans
 
 OBLIQUE = rotation(17, 0) @ rotation(-8, 1) @ rotation(31, 2)
 DOWN = np.diag([1.0, 1.0, -1.0])

@@ -11,7 +11,8 @@ import pytest
 from made_runs import make_run, noise, save, thresholded
 
 from adawac.errors import AdawacError, ConfigError, MissingFileError
-from adawac.prediction import predict, predicting, volumes
+from adawac.inference import prediction, volumes
+from adawac.inference.prediction import predict
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_a_full_disk(tmp_path, run, monkeypatch):
             pass
 
     monkeypatch.setattr(volumes.tempfile, "TemporaryFile", lambda dir: Full())
-    monkeypatch.setattr(predicting, "_check_folder", lambda out, *_: Path(out).mkdir())
+    monkeypatch.setattr(prediction, "_check_folder", lambda out, *_: Path(out).mkdir())
     monkeypatch.setattr(Full, "__enter__", lambda self: self, raising=False)
     monkeypatch.setattr(Full, "__exit__", lambda *_: None, raising=False)
     (done,) = predict(run, scan, tmp_path / "out", device="cpu")
@@ -207,14 +208,14 @@ def test_a_full_disk(tmp_path, run, monkeypatch):
 
 def test_a_label_map_that_cannot_be_written(tmp_path, run, monkeypatch):
     scans = [save(tmp_path / "in" / f"{name}.nii.gz", noise()) for name in "ab"]
-    write = predicting.write_labels
+    write = prediction.write_labels
 
     def fail(path, *rest):
         if path.name == "a.nii.gz":
             raise OSError(28, "No space left on device")
         write(path, *rest)
 
-    monkeypatch.setattr(predicting, "write_labels", fail)
+    monkeypatch.setattr(prediction, "write_labels", fail)
     first, second = predict(run, scans, tmp_path / "out", device="cpu")
     assert "but got: No space left on device" in first.error
     assert second.error == ""

@@ -12,11 +12,12 @@ from made_runs import AFFINES, make_run, noise, save, thresholded
 
 from adawac.data.cases import Case
 from adawac.data.preprocessing import Preprocessing
-from adawac.inference import segment
-from adawac.prediction import predict, preparing, volumes
-from adawac.prediction.scans import Scan
-from adawac.prediction.volumes import Spool, open_scan
-from adawac.trained import load_trained
+from adawac.inference import prepared_scan, volumes
+from adawac.inference.prediction import predict
+from adawac.inference.predictor import segment
+from adawac.inference.scan_search import Scan
+from adawac.inference.trained import load_trained
+from adawac.inference.volumes import Spool, open_scan
 
 VALUES = np.array([0, 7, 3])
 GEOMETRY = ("qform_code", "sform_code", "srow_x", "srow_y", "srow_z", "quatern_b", "quatern_c", "quatern_d")
@@ -135,7 +136,7 @@ def whole_case(path):
 @pytest.mark.parametrize("preparation", PREPARATIONS)
 def test_blocks_are_prepared_as_whole_volumes_are(tmp_path, monkeypatch, preparation, geometry, blocks):
     if blocks:  # of one slice each
-        monkeypatch.setattr(preparing, "BLOCK_VOXELS", 1)
+        monkeypatch.setattr(prepared_scan, "BLOCK_VOXELS", 1)
         monkeypatch.setattr(volumes, "BLOCK_VOXELS", 1)
     options = PREPARATIONS[preparation]
     # Long enough for the margins of a block not to reach both ends.
@@ -144,7 +145,7 @@ def test_blocks_are_prepared_as_whole_volumes_are(tmp_path, monkeypatch, prepara
     wanted = options.apply(whole_case(scan))
     expected = options.cut(wanted.image, channels=True)
     with Spool(open_scan(Scan(name="a", kind="nifti", files=(scan,)), ["image"]), tmp_path) as spool:
-        prepared = preparing.PreparedScan(spool, options)
+        prepared = prepared_scan.PreparedScan(spool, options)
         got = np.concatenate([prepared.read(start, stop) for start, stop in prepared.blocks()])
     assert prepared.shape == wanted.shape
     if options.spacing or options.normalisation == "z-score":
@@ -170,7 +171,7 @@ def test_odd_scans_are_prepared_as_whole_volumes_are(tmp_path, images, options):
     expected = options.cut(options.apply(case).image, channels=True)
     volume = open_scan(Scan(name="a", kind="nifti", files=files), [f"channel {k}" for k in range(len(files))])
     with Spool(volume, tmp_path) as spool:
-        prepared = preparing.PreparedScan(spool, options)
+        prepared = prepared_scan.PreparedScan(spool, options)
         np.testing.assert_allclose(prepared.read(0, prepared.slices), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -213,10 +214,10 @@ floats = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([0.0, -0.0
 def test_the_quantile_is_numpys(values, share, step):
     array = np.array(values, dtype=np.float32)
     passes = [array[start : start + step] for start in range(0, len(array), step)]
-    assert preparing.quantile(passes, share) == np.quantile(array, share, method="inverted_cdf")
+    assert prepared_scan.quantile(passes, share) == np.quantile(array, share, method="inverted_cdf")
 
 
 def test_the_quantile_of_many():
     array = np.random.default_rng(0).normal(size=200_000).astype(np.float32)
     for share in (0.5, 0.99, 0.995, 1.0):
-        assert preparing.quantile([array], share) == np.quantile(array, share, method="inverted_cdf")
+        assert prepared_scan.quantile([array], share) == np.quantile(array, share, method="inverted_cdf")

@@ -14,11 +14,14 @@ from made_runs import logits_of, make_run, noise, save, softmax, thresholded
 
 from adawac.data.preprocessing import READY
 from adawac.errors import ConfigError, MissingFileError
-from adawac.inference import nearest_rows
-from adawac.prediction import Ensemble, find_scans, keep_largest_components, predict, preparing
-from adawac.prediction.segmenting import FULL, segment_block
+from adawac.inference import prepared_scan
+from adawac.inference.ensemble import FULL, Ensemble, segment_block
+from adawac.inference.label_files import keep_largest_components
+from adawac.inference.prediction import predict
+from adawac.inference.predictor import nearest_rows
+from adawac.inference.scan_search import find_scans
+from adawac.inference.trained import load_trained
 from adawac.runs import Run
-from adawac.trained import load_trained
 
 SIZE = (12, 10)
 
@@ -71,7 +74,7 @@ def check(done, mean):
 
 @pytest.mark.parametrize("at_once", [1, 1 << 23])
 def test_probabilities_are_those_of_the_network(tmp_path, monkeypatch, scan, runs, at_once):
-    monkeypatch.setattr(preparing, "BLOCK_VOXELS", at_once)  # a block of one slice, and one of all
+    monkeypatch.setattr(prepared_scan, "BLOCK_VOXELS", at_once)  # a block of one slice, and one of all
     (done,) = predict(runs[0], scan, tmp_path / "out", probabilities=True, values="index", device="cpu")
     check(done, softmax(logits_of(load_trained(runs[0]), slices_of(scan))))
     assert json.loads(done.files[1].read_text())["probabilities"] == "scan_probabilities.nii.gz"

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adawac.figures.style import colour_map
 from adawac.report import write_report
-from adawac.report.colours import colour_map
 from adawac.runs import FIELDS, Run, RunWriter, example_run, write_scores
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

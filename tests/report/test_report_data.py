@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from adawac.errors import MissingFileError, RunError
+from adawac.figures.style import class_colour, colour_map
 from adawac.report import Report, collect
-from adawac.report.atlas import MISSING, quantise, thin
-from adawac.report.blobs import Blobs
-from adawac.report.colours import class_colour, colour_map
-from adawac.report.images import SIDE, draw_area, draw_image, draw_outline
+from adawac.report.atlas import MISSING, Blobs, quantise, thin
+from adawac.report.thumbnails import SIDE, draw_area, draw_image, draw_outline
 from adawac.runs import Run, RunWriter, Slice, example_run, write_gallery, write_scores
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from adawac.report.curves import read_curves
+from adawac.report.contents import read_curves
 from adawac.report.verdict import describe_weights
 from adawac.runs import example_run
 

@@ -93,7 +93,7 @@ def test_a_moment_that_cannot_be_read_keeps_the_last_page(tmp_path: Path, monkey
     def fail(*_: object, **__: object) -> None:
         raise ValueError("half an array")
 
-    monkeypatch.setattr("adawac.report.watching.write_report", fail)
+    monkeypatch.setattr("adawac.report.page.write_report", fail)
     with pytest.raises(ValueError, match="half an array"):
         watch_page(run, out, every=5)
     out.write_text("the last page")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from adawac.data.phantom import phantom_source
-from adawac.data.prepare import prepare
+from adawac.data.phantom.scanner import phantom_source
+from adawac.data.preparation import prepare
 
 NETWORKS = Path(__file__).parents[1] / "train"  # small_network.py
 

@@ -6,9 +6,9 @@ from grid_files import write_grid
 from PIL import Image
 
 from adawac.reproduction import load_grid
-from adawac.reproduction.drawing import draw_figures
+from adawac.reproduction.grid_data import MARK
 from adawac.reproduction.jobs import make_jobs
-from adawac.reproduction.quick import MARK
+from adawac.reproduction.reproduction import draw_figures
 from adawac.runs import example_run, write_scores
 
 

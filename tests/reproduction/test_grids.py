@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from grid_files import write_grid
 
+from adawac.config.recipes import recipe_names
 from adawac.errors import ConfigError, MissingFileError, UnknownNameError
 from adawac.methods import METHODS
-from adawac.recipes import recipe_names
 from adawac.reproduction import grid_names, load_grid
 
 TABLES = {

@@ -5,9 +5,9 @@ import re
 import pytest
 from grid_files import SMALL, write_grid
 
+from adawac.cli.display import Overview
 from adawac.reproduction import load_grid
 from adawac.reproduction.jobs import Outcome, make_jobs
-from adawac.reproduction.overview import Overview
 from adawac.runs import RunWriter
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from adawac.cli import run as command
 from adawac.reproduction import grid_names, load_grid
-from adawac.reproduction.quick import MARK
+from adawac.reproduction.grid_data import MARK
 from adawac.runs import list_runs
 
 TABLES = [name for name in grid_names() if name.startswith("table")]
@@ -40,7 +40,7 @@ def test_a_full_disk_is_said_with_the_folder(tmp_path, monkeypatch, capsys):
     def fail(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("adawac.reproduction.quick.write_synapse_layout", fail)
+    monkeypatch.setattr("adawac.reproduction.grid_data.write_synapse_layout", fail)
     assert command(["reproduce", TABLES[0], "--quick", "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"adawac: Expected to write the phantom to {tmp_path / 'out'}")

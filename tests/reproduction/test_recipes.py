@@ -3,9 +3,9 @@
 import pytest
 
 from adawac.config import TrainConfig, load
+from adawac.config.recipes import recipe_names, recipe_path
 from adawac.data.views import ViewConfig
 from adawac.objective import PRESETS
-from adawac.recipes import recipe_names, recipe_path
 
 # η_β of the text is the same for both networks; the released code has another one for UNet.
 ETA_BETA = {

@@ -13,6 +13,7 @@ from grid_files import SMALL, write_grid
 
 from adawac.cli import run as command
 from adawac.errors import RunError
+from adawac.models import weight_files
 from adawac.reproduction import reproduce
 from adawac.runs import Run, list_runs
 
@@ -230,7 +231,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, small_store, device
 
 
 def test_two_at_once_in_one_folder_are_refused(tmp_path, small_store, capsys):
-    from adawac.locks import FolderLock
+    from adawac.files import FolderLock
 
     (tmp_path / "out").mkdir()
     lock = FolderLock(tmp_path / "out")
@@ -284,13 +285,12 @@ def test_bad_input_is_one_message_and_exit_code_2(tmp_path, small_store, capsys,
 
 
 def test_weights_that_cannot_be_had_are_one_message_before_any_run(tmp_path, small_store, capsys, monkeypatch):
-    from adawac.models import hub
 
     def refused(*_):
         raise OSError("no network")
 
     monkeypatch.setenv("ADAWAC_WEIGHTS", str(tmp_path))
-    monkeypatch.setattr(hub, "_download_from_hub", refused)
+    monkeypatch.setattr(weight_files, "_download_from_hub", refused)
     words = ["reproduce", "table-5", "--data", str(small_store), "--out", str(tmp_path / "out"), "--phantom"]
     assert command(words) == 2
     told = capsys.readouterr().err
@@ -377,7 +377,7 @@ def test_slots(monkeypatch, tmp_path, small_store):
     import torch
 
     from adawac.reproduction import load_grid
-    from adawac.reproduction.engines.local import Slot, find_slots
+    from adawac.reproduction.engines import Slot, find_slots
     from adawac.reproduction.jobs import make_jobs
 
     def jobs(**last):

@@ -10,11 +10,11 @@ from grid_files import write_grid
 
 from adawac.cli import run as command
 from adawac.data.cases import SampleTable, sample_id
-from adawac.data.phantom_files import SYNAPSE_TRAINING
+from adawac.data.phantom.phantom_files import SYNAPSE_TRAINING
 from adawac.data.store import Store
 from adawac.errors import DataError
 from adawac.reproduction import grid_names, load_grid
-from adawac.reproduction.stores import check_scorable, checked_store, describe_store, is_papers_data, phantom_mark
+from adawac.reproduction.grid_data import check_scorable, checked_store, describe_store, is_papers_data, phantom_mark
 
 
 @pytest.mark.parametrize("name", grid_names())

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adawac.reproduction import load_grid
+from adawac.reproduction.comparison_files import to_dict, to_html, to_tables, write_comparison
+from adawac.reproduction.grid_data import MARK
 from adawac.reproduction.grids import Column
 from adawac.reproduction.jobs import make_jobs
-from adawac.reproduction.page import to_html
-from adawac.reproduction.quick import MARK
-from adawac.reproduction.rendering import to_dict, to_tables, write_comparison
-from adawac.reproduction.tables import compare, run_value, seed_spread
+from adawac.reproduction.paper_tables import compare, run_value, seed_spread
 from adawac.runs import RunWriter, Score, write_scores
 
 CLASSES = ("liver", "spleen", "aorta")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from adawac.config import DataConfig, HardwareConfig, MethodConfig, ModelConfig, TrainConfig, override
-from adawac.data.phantom import phantom_source
-from adawac.data.prepare import prepare
+from adawac.data.phantom.scanner import phantom_source
+from adawac.data.preparation import prepare
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_engine import Stop
 
-from adawac.data.loading import batch_limits
+from adawac.data.loader import batch_limits
 from adawac.train import fit
-from adawac.train.advice import _nearest, warn_of_short_end
+from adawac.train.setup import _nearest, warn_of_short_end
 
 
 def last_batch(num_samples, size, world=1):

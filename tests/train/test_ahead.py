@@ -112,7 +112,7 @@ def few():
 
 def test_a_training_finds_what_was_compiled_ahead(tmp_path, driver, few):
     pytest.importorskip("triton.knobs", reason="this Triton does not tell what its cache had")
-    unknown = {**few[0], "module": "adawac.models.fused.no_kernels"}  # that one fails does not stop the others
+    unknown = {**few[0], "module": "adawac.kernels.no_kernels"}  # that one fails does not stop the others
     calls = tmp_path / "calls.json"
     calls.write_text(json.dumps({"unet": [unknown, *few]}))
     cache = {"TRITON_CACHE_DIR": str(tmp_path / "cache")}

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from adawac.config import override
+from adawac.kernels.weight_cast import CastWeights
 from adawac.runs import Run
 from adawac.train import fit
-from adawac.train.casting import CastWeights
 from adawac.train.record import EpochRecord
 from adawac.train.setup import set_up
 from adawac.train.step import TrainStep, why_eager

@@ -1,50 +1,10 @@
 """Fabric comes without torchmetrics, which it would import for its version."""
 
 import logging
-import subprocess
-import sys
 
 import pytest
 
 from adawac.train import fit
-from adawac.train.fabric import _in_name_only
-
-
-def test_torchmetrics_is_not_imported_and_still_can_be():
-    pytest.importorskip("torchmetrics")
-    code = """
-import sys
-import adawac.train.engine
-assert "lightning_fabric" in sys.modules
-assert not any(name.startswith("torchmetrics") for name in sys.modules)
-import torchmetrics
-print(torchmetrics.Metric.__name__)
-"""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == ["Metric"], done.stderr
-
-
-def test_a_package_that_is_there_stays():
-    with _in_name_only("pytest"):
-        assert sys.modules["pytest"] is pytest
-    assert sys.modules["pytest"] is pytest
-
-
-def test_a_package_that_is_missing_stays_missing():
-    with _in_name_only("no-such-package"):
-        assert "no-such-package" not in sys.modules
-
-
-def test_the_stand_in_knows_its_version_and_goes_when_an_import_fails(monkeypatch):
-    monkeypatch.delitem(sys.modules, "pytest")
-
-    def importing():
-        with _in_name_only("pytest"):
-            raise ImportError(sys.modules["pytest"].__version__)
-
-    with pytest.raises(ImportError, match=pytest.__version__):
-        importing()
-    assert "pytest" not in sys.modules
 
 
 @pytest.mark.parametrize("speaker", ["lightning_fabric", "pytorch_lightning"])

@@ -8,8 +8,8 @@ import torch
 from test_engine import assert_same, interrupt_and_compare
 
 from adawac.errors import ConfigError
+from adawac.runs.epoch_statistics import warn_of_rush
 from adawac.train import fit
-from adawac.train.summary import warn_of_rush
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

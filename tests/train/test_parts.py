@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from adawac.config import OptimConfig, TrainConfig, load
+from adawac.config.recipes import recipe_names, recipe_path
 from adawac.errors import MissingFileError
 from adawac.objective import PRESETS
-from adawac.recipes import recipe_names, recipe_path
+from adawac.runs.epoch_statistics import separation, summarise
 from adawac.train.forward import Views
-from adawac.train.optim import average, build_optimizer, learning_rate
-from adawac.train.summary import separation, summarise
+from adawac.train.setup import average, build_optimizer, learning_rate
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ import torch
 from adawac.config import override, save
 from adawac.errors import ConfigError, RunError
 from adawac.runs import Run
-from adawac.train import fit, ranks
+from adawac.train import devices as ranks
+from adawac.train import fit
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from adawac.cli import run as adawac
 from adawac.config import override
 from adawac.data.store import Store
 from adawac.errors import RunError
-from adawac.integrations.recording import LoopConfig
 from adawac.runs import Run, RunWriter
+from adawac.runs.recorder import LoopConfig
 from adawac.train import engine, fit
 
 

@@ -5,7 +5,7 @@ import torch
 
 from adawac.config import HardwareConfig, TrainConfig
 from adawac.train import fit
-from adawac.train.ranks import settled
+from adawac.train.devices import settled
 
 
 @pytest.mark.parametrize(

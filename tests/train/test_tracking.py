@@ -7,7 +7,7 @@ import pytest
 
 from adawac.errors import MissingDependencyError
 from adawac.train import fit
-from adawac.train.tracking import _NEEDS, Trackers, check_trackers
+from adawac.train.trackers import _NEEDS, Trackers, check_trackers
 
 
 def test_csv_and_tensorboard_get_the_numbers_of_every_epoch(change, tmp_path):
@@ -34,7 +34,7 @@ def test_a_resumed_run_leaves_the_files_of_its_first_start(change, tmp_path):
 
 
 def test_a_tracker_that_is_not_installed_is_named_before_anything_is_written(change, tmp_path, monkeypatch):
-    monkeypatch.setattr("adawac.train.tracking.find_spec", lambda module: None)
+    monkeypatch.setattr("adawac.train.trackers.find_spec", lambda module: None)
     check_trackers(["csv"])
     with pytest.raises(MissingDependencyError, match=r"'tensorboard'.*pip install tensorboard"):
         fit(change(track=["tensorboard"]), tmp_path / "run")
@@ -48,7 +48,7 @@ def test_a_tracker_that_fails_is_given_up_and_the_run_goes_on(change, tmp_path, 
         raise ConnectionError("nobody answers")
 
     monkeypatch.setattr(CSVLogger, "log_metrics", fail)
-    with caplog.at_level(logging.WARNING, "adawac.train.tracking"):
+    with caplog.at_level(logging.WARNING, "adawac.train.trackers"):
         run = fit(change(track=["csv"], epochs=2), tmp_path / "run")
     assert run.status == "finished"
     assert caplog.text.count("nobody answers") == 1

@@ -10,7 +10,7 @@ import pytest
 from viewed_scans import block, make_scan, save
 from viewer_page import OPTIONS, Reader
 
-from adawac.prediction.writing import class_table, write_sidecar
+from adawac.inference.label_files import class_table, write_sidecar
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "prediction"))
 

@@ -8,7 +8,7 @@ import pytest
 from viewed_scans import AFFINE, BLOCK, block, make_scan, save
 from viewer_page import Reader, rgb
 
-from adawac.prediction.writing import class_table, write_sidecar
+from adawac.inference.label_files import class_table, write_sidecar
 from adawac.viewer import serve
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -14,9 +14,9 @@ import pytest
 from viewed_scans import AFFINE, BLOCK, SHAPE, block, make_scan, save
 
 from adawac.errors import AdawacError, DataError, MissingFileError
-from adawac.prediction.volumes import Volume
-from adawac.prediction.writing import class_table, write_labels, write_sidecar
-from adawac.report.colours import class_colour
+from adawac.figures.style import class_colour
+from adawac.inference.label_files import class_table, write_labels, write_sidecar
+from adawac.inference.volumes import Volume
 from adawac.viewer import Scene, build_scene
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 
-from adawac.report.colours import class_colour
+from adawac.figures.style import class_colour
 from adawac.viewer import serve
 
 # WebGL in software, and no other host to talk to.

@@ -17,7 +17,7 @@ from adawac.config.schema import (
     setting,
     to_dict,
 )
-from adawac.config.training import (
+from adawac.config.settings import (
     DataConfig,
     HardwareConfig,
     MethodConfig,

@@ -1,140 +1,237 @@
-"""What a look at a data set's labels found: plain records, for the command line, for JSON and for the figure."""
+"""What the labels of a data set look like, and what is wrong with the data."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-__all__ = ["CaseReport", "ClassReport", "Diagnosis", "Recommendation", "training_cases"]
+import numpy as np
+import numpy.typing as npt
+
+from adawac.data.cases import Array, Case, CaseRef, check_case, class_pixels, is_label_sparse
+from adawac.data.diagnosis_report import CaseReport, ClassReport, Diagnosis, training_cases
+from adawac.data.parallel import run_jobs
+from adawac.data.preprocessing import unnamed_ct
+from adawac.data.recommendation import recommend
+from adawac.data.sources import Source, build_source, detect_source, missing_labels, shared_folders
+from adawac.data.splits import check_leaks
+from adawac.data.store import Store, is_store
+from adawac.errors import AdawacError, ConfigError, DataError
+
+# A slice whose intensities vary less than this share of the volume's shows nothing.
+_BLANK = 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaseReport:
-    """One case.
+def diagnose(
+    path: Path | str,
+    source: str | None = None,
+    *,
+    axis: int | None = None,
+    threshold: float = 0.0,
+    workers: int | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> Diagnosis:
+    """Look at every case of a store or a source folder; unreadable ones are reported, not raised.
 
-    Attributes:
-        id, patient, group, split: As in the source or the store.
-        shape: Spatial shape.
-        spacing: Voxel size in mm; None where the format has lost it.
-        orientation: Directions of the voxel axes, such as RAS; None where the format has lost them.
-        intensity: Minimum, 1 %, median, 99 % and maximum of all channels.
-        slices: Number of slices.
-        label_sparse: Slices without foreground; None without a label.
-        xi: Share of label-dense slices (the paper's ξ); None without a label.
-        blank_sparse: Label-sparse slices whose image shows nothing either.
-        foreground: Share of foreground in each slice.
-        class_voxels: Voxels of each class.
-        class_slices: Slices in which each class occurs.
+    Args:
+        path: A prepared store, or a folder of scans.
+        source: The source's name; by default it is recognised.
+        axis: The slicing axis; by default the store's or the source's.
+        threshold: The largest foreground share of a slice that counts as label-sparse.
+        workers: Processes; all processors by default.
+        progress: Show a progress bar; by default where there is a terminal.
+        **options: Options of the source.
     """
-
-    id: str
-    patient: str
-    group: str | None
-    split: str
-    shape: tuple[int, ...]
-    spacing: tuple[float, ...] | None
-    orientation: str | None
-    intensity: tuple[float, ...]
-    slices: int
-    label_sparse: int | None
-    xi: float | None
-    blank_sparse: int
-    foreground: tuple[float, ...]
-    class_voxels: tuple[int, ...]
-    class_slices: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassReport:
-    """One foreground class: its share of all voxels and of the foreground, where it occurs, in how many cases."""
-
-    name: str
-    voxel_share: float
-    foreground_share: float
-    slice_share: float
-    cases: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recommendation:
-    """A hint: the method to try first, and why; how to set it, by dotted path, and what that is based on."""
-
-    method: str
-    reason: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    basis: tuple[str, ...] = ()
+    if axis not in (None, 0, 1, 2):
+        raise ConfigError(f"Expected axis to be 0, 1 or 2, but got {axis}. Correct it.")
+    if not 0 <= threshold < 1:
+        raise ConfigError(f"Expected the threshold to be a share in [0, 1), but got {threshold}. Correct it.")
+    reader = _open(Path(path), source, options)
+    refs = _refs_of(reader) if isinstance(reader, Store) else reader.cases()
+    axis = reader.preprocessing.axis if axis is None else axis
+    look = partial(_look, reader, axis, threshold)
+    seen = dict(run_jobs(look, refs, title=f"Looking at {reader.dataset}", workers=workers, progress=progress))
+    looks = [seen[ref] for ref in refs]
+    reports = [one[0] for one in looks if not isinstance(one, str)]
+    faults = [one for one in looks if isinstance(one, str)]
+    digests = {one[0].id: one[1] for one in looks if not isinstance(one, str)}
+    missing = "" if isinstance(reader, Store) else missing_labels(reader)
+    faults += [missing] if missing else []
+    faults += _leaks(refs) + _duplicates(reports, digests)
+    classes = _class_reports(reader.class_names, reports)
+    return Diagnosis(
+        path=str(path),
+        kind="store" if isinstance(reader, Store) else type(reader).__name__,
+        dataset=reader.dataset,
+        class_names=reader.class_names,
+        cases=tuple(reports),
+        classes=tuple(classes),
+        faults=tuple(faults),
+        warnings=tuple(
+            _intensity_warnings(reader, reports) + _warnings(refs, reports, classes, _known_unlabelled(reader))
+        ),
+        recommendation=recommend(training_cases(reports)),
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """What `diagnose` found.
-
-    Attributes:
-        path: What was looked at.
-        kind: `store`, or the source's class.
-        dataset: Its name.
-        class_names: The classes, background first.
-        cases: One report per readable case.
-        classes: One report per foreground class.
-        faults: What must be mended before the data can be used; each names the file and the fix.
-        warnings: What may be right but should be looked at.
-        recommendation: The method to try first.
-    """
-
-    path: str
-    kind: str
-    dataset: str
-    class_names: tuple[str, ...]
-    cases: tuple[CaseReport, ...]
-    classes: tuple[ClassReport, ...]
-    faults: tuple[str, ...]
-    warnings: tuple[str, ...]
-    recommendation: Recommendation
-
-    @property
-    def training(self) -> tuple[CaseReport, ...]:
-        """The labelled cases that train: those of `train`, or all where no split is known."""
-        return training_cases(self.cases)
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The main numbers."""
-        training = self.training
-        slices = sum(case.slices for case in training)
-        sparse = sum(case.label_sparse or 0 for case in training)
-        shares = [one.foreground_share for one in self.classes if one.foreground_share]
-        return {
-            "cases": len(self.cases),
-            "patients": len({case.patient for case in self.cases}),
-            "cases_by_split": dict(Counter(case.split or "none" for case in self.cases)),
-            "cases_by_group": dict(Counter(case.group or "none" for case in self.cases)),
-            "training_slices": slices,
-            "training_label_sparse": sparse,
-            "xi": (slices - sparse) / slices if slices else None,
-            "xi_range": _range(case.xi for case in training),
-            "class_imbalance": max(shares) / min(shares) if shares else None,
-            "shape_range": _ranges(case.shape for case in self.cases),
-            "spacing_range": _ranges(case.spacing for case in self.cases if case.spacing),
-            "intensity_range": _range(one for case in self.cases for one in (case.intensity[0], case.intensity[-1])),
-            "orientations": dict(Counter(case.orientation or "unknown" for case in self.cases)),
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {**asdict(self), "summary": self.summary}
+# -- looking ----------------------------------------------------------------------------------------------------------
 
 
-def training_cases(cases: Sequence[CaseReport]) -> tuple[CaseReport, ...]:
-    """Return the labelled cases of `train`, or all labelled ones where no split is known."""
-    labelled = tuple(case for case in cases if case.xi is not None)
-    return tuple(case for case in labelled if case.split == "train") or labelled
+def _open(path: Path, source: str | None, options: Mapping[str, Any]) -> Store | Source:
+    """Return the store, finished or not, or else the source of the scans."""
+    if source is not None:
+        return build_source(source, path, **options)
+    given = sorted(name for name, value in options.items() if value is not None)
+    if is_store(path) and given:
+        raise ConfigError(
+            f"Expected a folder of scans for {', '.join(given)}, but {path} is a store, which has its own. Leave "
+            "them out."
+        )
+    interrupted = any(path.glob("cases/*/case.json"))
+    return Store(path) if is_store(path) or interrupted else detect_source(path, **options)
 
 
-def _range(values: Any) -> tuple[float, float] | None:
-    values = list(values)
-    return (min(values), max(values)) if values else None
+def _refs_of(store: Store) -> list[CaseRef]:
+    table, refs = store.table, {}
+    for patient, case, group, split in zip(table.patient, table.case, table.group, table.split, strict=True):
+        refs[str(case)] = CaseRef(
+            dataset=store.dataset, patient=str(patient), id=str(case), group=str(group) or None, split=str(split)
+        )
+    return list(refs.values())
 
 
-def _ranges(rows: Any) -> list[tuple[float, float]]:
-    """Return the smallest and largest value of each column."""
-    return [(min(column), max(column)) for column in zip(*rows, strict=True)]
+def _look(
+    reader: Store | Source, axis: int, threshold: float, ref: CaseRef
+) -> tuple[CaseReport, tuple[bytes, ...]] | str:
+    """Return a case's report and a digest of each of its slices, or what is wrong with it."""
+    try:
+        case = reader.volume(ref.id) if isinstance(reader, Store) else reader.load(ref)
+        check_case(case)
+    except AdawacError as error:
+        return str(error)
+    images = np.moveaxis(case.image, axis + 1, 0)
+    spread = images.reshape(len(images), -1).std(axis=1)
+    blank = spread <= _BLANK * case.image.std()
+    digests = tuple(
+        hashlib.blake2b(np.ascontiguousarray(image).tobytes(), digest_size=16).digest()
+        for image, nothing in zip(images, blank, strict=True)
+        if not nothing
+    )
+    return _report(case, ref, axis, threshold, blank), digests
+
+
+def _report(case: Case, ref: CaseRef, axis: int, threshold: float, blank: npt.NDArray[np.bool_]) -> CaseReport:
+    pixels, sparse = np.zeros((0, case.num_classes), dtype=np.int64), np.zeros(len(blank), dtype=bool)
+    if case.label is not None:
+        pixels = class_pixels(np.moveaxis(case.label, axis, 0), case.num_classes)
+        sparse = is_label_sparse(pixels / pixels.sum(axis=1, keepdims=True), threshold)
+    return CaseReport(
+        id=ref.id,
+        patient=ref.patient,
+        group=ref.group,
+        split=ref.split,
+        shape=case.shape,
+        spacing=None if case.affine is None else case.spacing,
+        orientation=_orientation(case.affine),
+        intensity=tuple(float(one) for one in np.percentile(case.image, (0, 1, 50, 99, 100))),
+        slices=case.shape[axis],
+        label_sparse=None if case.label is None else int(sparse.sum()),
+        xi=None if case.label is None else float(1 - sparse.mean()),
+        blank_sparse=int((sparse & blank).sum()),
+        foreground=tuple((pixels[:, 1:].sum(axis=1) / pixels.sum(axis=1)).tolist()),
+        class_voxels=tuple(pixels.sum(axis=0).tolist()),
+        class_slices=tuple((pixels > 0).sum(axis=0).tolist()),
+    )
+
+
+def _orientation(affine: Array | None) -> str | None:
+    from nibabel.orientations import aff2axcodes
+
+    return None if affine is None else "".join(aff2axcodes(affine))
+
+
+# -- judging ----------------------------------------------------------------------------------------------------------
+
+
+def _leaks(refs: Sequence[CaseRef]) -> list[str]:
+    try:
+        check_leaks(np.array([ref.patient for ref in refs]), np.array([ref.split for ref in refs]))
+    except DataError as error:
+        return [str(error)]
+    return []
+
+
+def _duplicates(reports: Sequence[CaseReport], digests: Mapping[str, tuple[bytes, ...]]) -> list[str]:
+    """Return a message for each pair of cases in different splits that share slices."""
+    split_of = {report.id: report.split for report in reports}
+    owners: dict[bytes, list[str]] = {}
+    for case, own in digests.items():
+        for digest in set(own):
+            owners.setdefault(digest, []).append(case)
+    shared: Counter[tuple[str, str]] = Counter()
+    for cases in owners.values():
+        for place, one in enumerate(cases):
+            shared.update((one, other) for other in cases[place + 1 :] if split_of[one] != split_of[other])
+    return [
+        f"Expected scans that differ between splits, but {one} ({split_of[one] or 'no split'}) and {other} "
+        f"({split_of[other] or 'no split'}) share {count} identical slices. Remove the copy."
+        for (one, other), count in shared.items()
+    ]
+
+
+def _class_reports(names: Sequence[str], reports: Sequence[CaseReport]) -> list[ClassReport]:
+    labelled = [report for report in reports if report.xi is not None]
+    voxels = np.array([report.class_voxels for report in labelled], dtype=np.float64).reshape(-1, len(names))
+    slices = np.array([report.class_slices for report in labelled], dtype=np.float64).reshape(-1, len(names))
+    total, per_class = voxels.sum(), voxels.sum(axis=0)
+    all_slices = sum(report.slices for report in labelled)
+    return [
+        ClassReport(
+            name=name,
+            voxel_share=float(per_class[k] / max(total, 1)),
+            foreground_share=float(per_class[k] / max(per_class[1:].sum(), 1)),
+            slice_share=float(slices[:, k].sum() / max(all_slices, 1)),
+            cases=int((voxels[:, k] > 0).sum()),
+        )
+        for k, name in enumerate(names)
+        if k
+    ]
+
+
+def _known_unlabelled(reader: Store | Source) -> set[str]:
+    """Return the cases whose missing label map is a fault already."""
+    return set() if isinstance(reader, Store) else {ref.id for ref in reader.lacking_labels()}
+
+
+def _warnings(
+    refs: Sequence[CaseRef], reports: Sequence[CaseReport], classes: Sequence[ClassReport], known: set[str]
+) -> list[str]:
+    found = [one for one in (shared_folders(refs),) if one]
+    for report in reports:
+        if report.xi is not None and not sum(report.class_voxels[1:]):
+            found.append(f"Case {report.id} has a label map without any foreground. Check that it is the right file.")
+        if report.intensity[0] == report.intensity[-1]:
+            found.append(f"Case {report.id} has the same intensity everywhere. Check that it is the right file.")
+    unlabelled = [report.id for report in reports if report.xi is None and report.id not in known]
+    if unlabelled:
+        some = ", ".join(unlabelled[:3]) + (", …" if len(unlabelled) > 3 else "")
+        have, they = ("case has", "It") if len(unlabelled) == 1 else ("cases have", "They")
+        found.append(f"{len(unlabelled)} {have} no label map ({some}). {they} can only be predicted.")
+    found += [f"Class {one.name} occurs in no case. Check the label values." for one in classes if not one.cases]
+    codes = Counter(report.orientation for report in reports if report.orientation)
+    if len(codes) > 1:
+        found.append(
+            f"The scans have different orientations ({', '.join(f'{n} {code}' for code, n in codes.most_common())}). "
+            'Prepare them with an orientation such as "RAS".'
+        )
+    return found
+
+
+def _intensity_warnings(reader: Store | Source, reports: Sequence[CaseReport]) -> list[str]:
+    if isinstance(reader, Store) or not reports:  # a store's intensities are scaled already
+        return []
+    hint = unnamed_ct(reader.preprocessing, max(report.intensity[0] for report in reports))
+    return [hint] if hint else []

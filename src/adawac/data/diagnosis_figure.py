@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adawac.data.diagnosis import CaseReport, Diagnosis
+from adawac.data.diagnosis_report import CaseReport, Diagnosis
 from adawac.errors import ConfigError
 from adawac.files import beside, explained
 

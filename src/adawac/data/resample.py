@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from adawac.errors import ShapeError
-from adawac.gpu import plain, succeeds
+from adawac.kernels.availability import plain, succeeds
 
 __all__ = ["Interpolation", "Ragged", "warp"]
 
@@ -192,7 +192,7 @@ def _fits(images: Ragged, labels: Ragged | None, theta: Tensor, interpolation: I
 def _warp_in_one(
     images: Ragged, labels: Ragged | None, theta: Tensor, size: Sequence[int]
 ) -> tuple[Tensor, Tensor | None]:
-    from adawac.data import warp_kernels
+    from adawac.kernels import warp_kernels
 
     count, (height, width), block = len(images), size, 512
     x = torch.empty((count, images.channels, height, width), device=theta.device)

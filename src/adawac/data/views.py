@@ -1,26 +1,8 @@
-"""A₁ and A₂: random views of a sample as affine maps.
-
-**What a view is.** A map theta (d, d+1) in the convention of `F.affine_grid` with `align_corners=False`: the view shows
-at u what the image has at `theta @ [u, 1]`, where u runs from -1 to 1 across the whole image, whatever its size. A
-resize leaves such coordinates as they are, so one theta says two things at once: which native pixel a view's pixel is
-read from (the image is resampled once, from the native slice), and where in the *resized untransformed image* it lies.
-The latter is the frame of the network's input and of every latent grid that covers it, so the criterion's `aligned`
-option inverts just this map.
-
-**A rotation stays a rotation.** A turn by an angle is a rotation in pixels, or in millimetres where the spacing is
-known. In normalised coordinates of a slice that is not square it is E⁻¹RE, with E the slice's width and height: not
-orthogonal, but the slice, seen in its own aspect, is rotated and not sheared. A quarter turn moves the canvas with the
-content, as `np.rot90` does: nothing is cut off, and theta is a signed permutation.
-
-**Resizing.** Pixels are areas here: the corners of the image are the outer edges of its pixels (torch's default). The
-released code's resize has the corners at the centres of the corner pixels; only `mode="released"` keeps that (see
-`adawac.data.released`).
-
-**Randomness.** A view is a function of (seed, epoch, sample, view) and of nothing else (see `adawac.data.randomness`).
-"""
+"""A₁ and A₂: random views of a sample as affine maps, with random numbers that belong to the sample."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
@@ -30,19 +12,45 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adawac.data.randomness import Word, random_bits
 from adawac.data.resample import Interpolation, Ragged, warp
 from adawac.errors import ConfigError, ShapeError
 
-__all__ = [
-    "IDENTITY",
-    "PairDataset",
-    "ViewBatch",
-    "ViewConfig",
-    "ViewDraws",
-    "make_views",
-    "sample_views",
-]
+Word = int | Tensor
+_STEP = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio: consecutive words land far apart
+
+
+def random_bits(sample: Int[Tensor, "..."], *words: Word) -> Int[Tensor, "..."]:
+    """Return 64 random bits for each sample, a function of it and of `words` alone; they broadcast against it."""
+    for word in words:
+        step = (
+            _signed((word + 1) * _STEP) if isinstance(word, int) else (word + 1) * _signed(_STEP)
+        )  # + 1: 0 counts too
+        sample = _mix(sample + step)
+    return sample
+
+
+def _mix(state: Tensor) -> Tensor:
+    """Return SplitMix64's output function of int64 words, whose products wrap around."""
+    for right, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        state = (state ^ ((state >> right) & ((1 << (64 - right)) - 1))) * _signed(factor)
+    return state ^ ((state >> 31) & ((1 << 33) - 1))
+
+
+def _signed(word: int) -> int:
+    word &= (1 << 64) - 1
+    return word - (1 << 64) if word >> 63 else word
+
+
+def sample_keys(ids: Iterable[str]) -> Int[Tensor, " n"]:
+    """Return an integer for each stable id: randomness that follows it stays the same when rows move."""
+    digests = b"".join(hashlib.blake2b(one.encode(), digest_size=8).digest() for one in ids)
+    return torch.from_numpy(np.frombuffer(digests, dtype="<i8").astype(np.int64))
+
+
+def random_order(seed: int, epoch: int, sample: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Return the rows in the random order of an epoch, a function of (seed, epoch) and of which samples there are."""
+    return random_bits(sample, seed, epoch, -2).argsort(stable=True)
+
 
 Mode = Literal["affine", "released"]
 

@@ -1,21 +1,8 @@
 """Runs in, scores out: `adawac.evaluate("runs/adawac")`, statistics over patients, tables."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Where each public name lives; it is imported when it is first used.
-_HOMES = {
-    "Comparison": "comparison",
-    "Difference": "statistics",
-    "Evaluation": "records",
-    "Summary": "statistics",
-    "bootstrap_interval": "statistics",
-    "by_patient": "statistics",
-    "compare": "comparison",
-    "evaluate": "evaluating",
-    "paired_difference": "statistics",
-    "summarise": "statistics",
-}
+from adawac.lazy import lazy_names
 
 __all__ = [
     "Comparison",
@@ -32,8 +19,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from adawac.evaluation.comparison import Comparison, compare
-    from adawac.evaluation.evaluating import evaluate
-    from adawac.evaluation.records import Evaluation
+    from adawac.evaluation.evaluation_record import Evaluation
+    from adawac.evaluation.evaluator import evaluate
     from adawac.evaluation.statistics import (
         Difference,
         Summary,
@@ -43,12 +30,18 @@ if TYPE_CHECKING:
         summarise,
     )
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"adawac.evaluation.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'adawac.evaluation' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Comparison": "comparison:Comparison",
+        "Difference": "statistics:Difference",
+        "Evaluation": "evaluation_record:Evaluation",
+        "Summary": "statistics:Summary",
+        "bootstrap_interval": "statistics:bootstrap_interval",
+        "by_patient": "statistics:by_patient",
+        "compare": "comparison:compare",
+        "evaluate": "evaluator:evaluate",
+        "paired_difference": "statistics:paired_difference",
+        "summarise": "statistics:summarise",
+    },
+)

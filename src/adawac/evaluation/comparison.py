@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adawac.errors import ConfigError
-from adawac.evaluation.records import Evaluation, plain
+from adawac.evaluation.evaluation_record import Evaluation, plain
 from adawac.evaluation.statistics import Difference, by_patient, paired_difference
 from adawac.runs import Run
 

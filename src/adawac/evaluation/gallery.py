@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.data.store import Store
-from adawac.evaluation.planning import Plan
-from adawac.evaluation.records import Evaluation
-from adawac.evaluation.scoring import pixel_size
-from adawac.evaluation.slices import Slices
+from adawac.evaluation.case_scores import pixel_size
+from adawac.evaluation.evaluation_record import Evaluation
+from adawac.evaluation.plan import Plan
+from adawac.evaluation.slice_scores import Slices
 from adawac.runs import Run, Slice
 
 if TYPE_CHECKING:
-    from adawac.evaluation.predicting import Predictor
+    from adawac.evaluation.run_predictor import Predictor
 
 __all__ = ["Galleries", "telling_slices", "training_slices"]
 

@@ -1,9 +1,16 @@
-"""Evaluations as tables of text: for the console, Markdown and LaTeX."""
+"""Evaluations as tables: text for the console, Markdown, LaTeX, CSV and JSON files."""
 
+import csv
+import io
+import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from adawac.errors import ConfigError
+from adawac.evaluation.case_scores import Unit
 from adawac.evaluation.comparison import (
     by_configuration,
     compare,
@@ -11,11 +18,10 @@ from adawac.evaluation.comparison import (
     known_seeds,
     over_seeds,
     repeated_seeds,
+    to_dict,
 )
-from adawac.evaluation.records import Evaluation
-from adawac.evaluation.scoring import Unit
-
-__all__ = ["Table", "metric_title", "to_latex", "to_markdown", "to_tables"]
+from adawac.evaluation.evaluation_record import Evaluation
+from adawac.files import explained, write_text
 
 _TITLES = {
     "dice": "DSC",
@@ -292,3 +298,49 @@ _LATEX = {
 
 def _escape(text: str) -> str:
     return "".join(_LATEX.get(one, one) for one in " ".join(text.split()))
+
+
+FORMATS = (".csv", ".json", ".md", ".tex")
+
+
+def check_out(path: Path) -> None:
+    """Raise a `ConfigError` if tables could not be written to `path`: better now than after the work."""
+    if path.suffix not in FORMATS:
+        raise ConfigError(
+            f"Expected a file that ends in {', '.join(FORMATS)}, but got {path}. Name the format by the ending."
+        )
+    if path.is_dir():
+        raise ConfigError(f"Expected a file for the tables, but {path} is a folder. Name a file in it.")
+    folder = next(one for one in path.absolute().parents if one.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"Expected to write {path}, but {folder} is no folder that can be written to. Name another.")
+
+
+def write_tables(path: Path, evaluations: Sequence[Evaluation]) -> None:
+    """Write the tables of evaluations in the format that the file's ending names.
+
+    CSV has a row for each run, metric and class, with all digits; JSON has everything.
+    """
+    check_out(path)
+    texts = {
+        ".csv": lambda: _csv(evaluations),
+        ".json": lambda: json.dumps(to_dict(evaluations), indent=2, allow_nan=False) + "\n",
+        ".md": lambda: to_markdown(to_tables(evaluations)),
+        ".tex": lambda: to_latex(to_tables(evaluations)),
+    }
+    with explained(ConfigError, str(path), "Name another file."):
+        write_text(path, texts[path.suffix]())
+
+
+def _csv(evaluations: Sequence[Evaluation]) -> str:
+    rows = [
+        {"run": str(one.run.folder), "evaluation": one.name, "unit": one.unit, **asdict(summary)}
+        for one in evaluations
+        for summaries in one.summaries.values()
+        for summary in summaries
+    ]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()

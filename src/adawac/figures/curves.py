@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from adawac.data.cases import SampleTable
 from adawac.errors import ConfigError, RunError, near
-from adawac.figures.names import plain, progress, run_labels
+from adawac.figures.display_names import plain, progress, run_labels
 from adawac.figures.panels import count_whole, legend_below, new_figure, say, set_title
 from adawac.figures.picture import Picture
 from adawac.figures.style import Style

@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.errors import ConfigError, RunError, near
-from adawac.figures.names import class_name, lines, run_labels, slice_name
-from adawac.figures.panels import legend_below, new_figure, say, set_title
+from adawac.figures.display_names import class_name, lines, run_labels, slice_name
+from adawac.figures.panels import legend_below, new_figure, say, set_title, with_results
 from adawac.figures.picture import Picture
-from adawac.figures.results import with_results
 from adawac.figures.style import Style
 from adawac.metrics import dice
 from adawac.runs import Gallery, Run, Slice

@@ -1,19 +1,23 @@
-"""What the panels of all figures share: figures of a size, words in the place of what is missing, titles that fit."""
+"""What the panels of all figures share, and the results that several runs have in common."""
 
+import logging
+import shlex
 import textwrap
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from adawac.errors import RunError, near
 from adawac.figures.style import Style
+from adawac.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-
-__all__ = ["count_whole", "legend_below", "new_figure", "say", "set_title", "why_silent"]
 
 
 def new_figure(style: Style, height: float, layout: Literal["constrained", "compressed"] = "constrained") -> "Figure":
@@ -61,3 +65,41 @@ def why_silent(values: npt.NDArray[Any], name: str) -> str | None:
     if low == high and seen.size > 1:
         return f"{name} is {low:g} for all samples and epochs."
     return None
+
+
+log = logging.getLogger(__name__)
+
+
+def with_results(runs: Sequence[Run], kind: Literal["scores", "gallery"], name: str | None) -> tuple[str, list[Run]]:
+    """Return the name of scores or of a gallery, and the runs that have it; those that do not are warned of.
+
+    Args:
+        runs: The runs.
+        kind: What is looked for.
+        name: Which of them; by default one that most of the runs have, of test cases and strict scores if possible.
+    """
+    there = {id(run): run.evaluations if kind == "scores" else run.galleries for run in runs}
+    names = sorted({one for found in there.values() for one in found})
+    if not names:
+        folders = shlex.join(str(run.folder) for run in runs)
+        raise RunError(f"Expected {kind} in {folders}, but got none. Make them: adawac evaluate {folders}")
+    if name is None:
+        name = max(
+            names,
+            key=lambda one: (
+                sum(one in found for found in there.values()),
+                one.startswith("test-strict"),
+                one.startswith("test"),
+            ),
+        )
+    if name not in names:
+        raise RunError(f"Expected the name of {kind}, but got {name!r}. Near names: {near(name, names)}.")
+    for run in runs:
+        if name not in there[id(run)]:
+            log.warning("%s has no %s %r. Make them: adawac evaluate %s", run.folder, kind, name, run.folder)
+    found = [run for run in runs if name in there[id(run)]]
+    for run in found:
+        for part, why in run.outdated.items():
+            if Path(part).parent.name == kind and Path(part).stem == name:
+                log.warning("%s/%s is %s. Make it again: adawac evaluate %s", run.folder, part, why, run.folder)
+    return name, found

@@ -9,10 +9,9 @@ import numpy as np
 from adawac.errors import ConfigError, RunError
 from adawac.evaluation.comparison import check_units
 from adawac.evaluation.statistics import by_patient
-from adawac.figures.names import numbered, plain, run_labels
-from adawac.figures.panels import legend_below, new_figure, say, set_title
+from adawac.figures.display_names import numbered, plain, run_labels
+from adawac.figures.panels import legend_below, new_figure, say, set_title, with_results
 from adawac.figures.picture import Picture
-from adawac.figures.results import with_results
 from adawac.figures.style import Style
 from adawac.runs import Run, Score
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from adawac.figures.names import progress, run_labels
+from adawac.figures.display_names import progress, run_labels
 from adawac.figures.panels import count_whole, legend_below, new_figure, say, set_title, why_silent
 from adawac.figures.picture import Picture
 from adawac.figures.style import Style
@@ -77,7 +77,7 @@ def measures(run: Run) -> Measures:
 
 
 def _computed(run: Run) -> list[dict[str, Any]]:
-    from adawac.train.summary import separation as of_epoch
+    from adawac.runs.epoch_statistics import separation as of_epoch
 
     assert run.samples is not None  # it was required
     sparse = run.samples.label_sparse

@@ -4,14 +4,15 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
-
-__all__ = ["Style", "Theme", "Width", "families"]
 
 Theme = Literal["light", "dark"]
 Width = Literal["column", "text"] | float
@@ -218,3 +219,20 @@ def _part_of(name: str, start: float, end: float, unseen: str) -> "Colormap":
 
     part = ListedColormap(matplotlib.colormaps[name](np.linspace(start, end, 256)), name=f"{name}-part")
     return part.with_extremes(bad=unseen)
+
+
+_STYLE = Style()
+
+
+@cache
+def class_colour(label: int) -> str:
+    """Return the colour of a class (1, 2, …) as `#rrggbb`."""
+    return _STYLE.class_colour(label)
+
+
+@cache
+def colour_map(kind: Literal["diverging", "sequential"]) -> tuple[tuple[int, int, int], ...]:
+    """Return 256 colours: `diverging` for beta, palest at 1/2; `sequential` for what has no middle, dark to bright."""
+    colours = _STYLE.diverging() if kind == "diverging" else _STYLE.sequential()
+    red, green, blue = (np.asarray(colours(np.linspace(0, 1, 256)))[:, :3].T * 255).round().astype(int).tolist()
+    return tuple(zip(red, green, blue, strict=True))

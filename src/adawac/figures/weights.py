@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.data.cases import SampleTable
-from adawac.figures.names import numbered, plain, progress, run_labels
+from adawac.figures.display_names import numbered, plain, progress, run_labels
 from adawac.figures.panels import count_whole, legend_below, new_figure, say, set_title, why_silent
 from adawac.figures.picture import DPI, Picture
 from adawac.figures.style import Style

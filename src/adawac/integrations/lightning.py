@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from adawac.algorithm import Criterion
 from adawac.data.cases import SampleTable
 from adawac.errors import ConfigError, MissingDependencyError
-from adawac.integrations.recording import RunRecorder, plain
+from adawac.runs.recorder import RunRecorder, plain
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -17,7 +17,7 @@ from adawac.algorithm import Criterion
 from adawac.data.cases import SampleTable
 from adawac.errors import ConfigError, DataError, MissingDependencyError, ShapeError
 from adawac.features import EncoderTap
-from adawac.integrations.recording import RunRecorder
+from adawac.runs.recorder import RunRecorder
 
 try:
     from monai.transforms.transform import Randomizable, Transform

@@ -1,20 +1,8 @@
 """Networks by name, and pretrained weights: `net, tap_name = adawac.models.build("unet", num_classes=9)`."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Where each public name lives; it is imported when it is first used.
-_HOMES = {
-    "LoadReport": "loading",
-    "MODELS": "named",
-    "ModelInfo": "listing",
-    "TransUNet": "transunet",
-    "WeightsError": "reading",
-    "build": "building",
-    "list_models": "listing",
-    "load_weights": "loading",
-    "to_transunet": "layouts",
-}
+from adawac.lazy import lazy_names
 
 __all__ = [
     "MODELS",
@@ -29,20 +17,23 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from adawac.models.building import build
-    from adawac.models.layouts import to_transunet
-    from adawac.models.listing import ModelInfo, list_models
-    from adawac.models.loading import LoadReport, load_weights
-    from adawac.models.named import MODELS
-    from adawac.models.reading import WeightsError
+    from adawac.models.builder import ModelInfo, build, list_models
+    from adawac.models.libraries import MODELS
+    from adawac.models.pretrained import LoadReport, load_weights, to_transunet
     from adawac.models.transunet import TransUNet
+    from adawac.models.weight_files import WeightsError
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"adawac.models.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'adawac.models' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "LoadReport": "pretrained:LoadReport",
+        "MODELS": "libraries:MODELS",
+        "ModelInfo": "builder:ModelInfo",
+        "TransUNet": "transunet:TransUNet",
+        "WeightsError": "weight_files:WeightsError",
+        "build": "builder:build",
+        "list_models": "builder:list_models",
+        "load_weights": "pretrained:load_weights",
+        "to_transunet": "pretrained:to_transunet",
+    },
+)

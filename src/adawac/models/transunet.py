@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adawac.errors import ConfigError, ShapeError
-from adawac.models.base import library
+from adawac.models.libraries import library
 
 __all__ = ["TransUNet"]
 

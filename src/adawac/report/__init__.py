@@ -4,9 +4,8 @@
 """
 
 from adawac.report.contents import Report, collect
-from adawac.report.page import render, write_report
+from adawac.report.page import follow, render, watch_page, write_report
 from adawac.report.suspects import Findings, Suspect, examine_samples, find_suspects
-from adawac.report.watching import follow, watch_page
 
 __all__ = [
     "Findings",

@@ -1,14 +1,34 @@
-"""The weights atlas as data: beta, CE and ACR of every sample and epoch, in 16 bits with a stated scale."""
+"""The weights atlas as data: beta, CE and ACR of every sample and epoch, in 16 bits with a scale."""
 
+import base64
+import gzip
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from adawac.report.blobs import Blobs
 from adawac.runs import Run
 
-__all__ = ["FIELDS", "MISSING", "encode_atlas", "has_consistency", "late_epochs", "late_mean", "quantise", "thin"]
+
+@dataclass
+class Blobs:
+    """Base64 texts by number; equal contents are kept once."""
+
+    texts: list[str] = field(default_factory=list)
+    _places: dict[bytes, int] = field(default_factory=dict)
+
+    def add(self, content: bytes) -> int:
+        """Keep bytes and return their number."""
+        if content not in self._places:
+            self._places[content] = len(self.texts)
+            self.texts.append(base64.b64encode(content).decode("ascii"))
+        return self._places[content]
+
+    def add_compressed(self, content: bytes) -> int:
+        """Keep bytes as gzip, without a time stamp: the same bytes give the same file."""
+        return self.add(gzip.compress(content, compresslevel=6, mtime=0))
+
 
 FIELDS = ("beta", "ell_ce", "reg_ac")
 MISSING = 65535

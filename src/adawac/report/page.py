@@ -1,24 +1,20 @@
-"""The report as one HTML file that needs nothing else: style, script and data stand in it, and nothing may be loaded.
-
-Names in a data set may hold anything. They travel as JSON in which `<`, `>` and `&` are escaped, and reach the page
-as text only; the policy in the file's head lets no script run but the two whose hashes it names.
-"""
+"""The report as one HTML file that needs nothing else, written once or again and again while a run goes on."""
 
 import base64
 import hashlib
 import json
+import logging
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from adawac.errors import ConfigError, RunError
+from adawac.errors import ConfigError, MissingFileError, RunError
 from adawac.files import explained, write_text
 from adawac.report.contents import Report, collect
 from adawac.runs import Run
-
-__all__ = ["render", "write_report"]
 
 _SCRIPTS = (
     "elements.js",
@@ -107,3 +103,53 @@ def _script() -> str:
 def _source(text: str) -> str:
     """Return the hash by which a policy knows a script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+log = logging.getLogger(__name__)
+
+Sleep = Callable[[float], None]
+
+
+def follow(folder: Path | str, *, every: float = 5.0, wait: bool = False, sleep: Sleep = time.sleep) -> Iterator[Run]:
+    """Yield a run anew every few seconds; the last one has ended, well or not.
+
+    A run whose process died without a word counts as interrupted, and ends this too.
+
+    Args:
+        folder: The run folder.
+        every: Seconds between two looks.
+        wait: Wait for a folder that is not there yet; otherwise that is an error.
+        sleep: What waits.
+    """
+    if every <= 0:
+        raise RunError(
+            f"Expected a positive number of seconds between two looks, but got {every:g}. Give for example 5."
+        )
+    while True:
+        try:
+            run = Run(folder)
+        except MissingFileError:
+            if not wait:
+                raise
+            sleep(every)
+            continue
+        wait = False  # from now on, a folder that is gone is an error
+        status = run.status
+        yield run
+        if status != "running":
+            return
+        sleep(every)
+
+
+def watch_page(run: Run, out: Path, *, every: float) -> None:
+    """Write the report of a run that may go on; as long as it does, the page loads itself again.
+
+    What cannot be read at this moment, because it is being written, is a reason to keep the last page.
+    """
+    going = run.status == "running"
+    try:
+        write_report(run, out, refresh=every if going else None)
+    except (RunError, OSError, ValueError) as error:
+        if not going or not out.is_file():
+            raise
+        log.warning("The page is not up to date: %s", error)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from adawac.report.colours import colour_map
+from adawac.figures.style import colour_map
 from adawac.runs import Run
 
 if TYPE_CHECKING:

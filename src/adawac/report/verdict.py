@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from adawac.report.atlas import has_consistency, late_mean
 from adawac.runs import Run
-from adawac.train.summary import OFF
+from adawac.runs.epoch_statistics import OFF
 
 __all__ = ["describe_weights"]
 

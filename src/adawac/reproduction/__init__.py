@@ -1,33 +1,26 @@
 """The paper's tables and figures as grids of runs: `adawac.reproduction.reproduce("table-1", out, data=store)`.
 
-`grids` reads a grid, `jobs` makes run folders of it, `engines` run them here or on a Ray cluster, `tables` and
-`rendering` set our numbers beside the paper's, `drawing` draws its figures. The paper's numbers are in `paper/*.yaml`.
+`grids` reads a grid, `jobs` makes run folders of it, `engines` run them here or on a Ray cluster, `paper_tables` and
+`comparison_files` set our numbers beside the paper's. The paper's numbers are in `paper/*.yaml`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Where each public name lives; it is imported when it is first used.
-_HOMES = {
-    "Grid": "grids",
-    "Reproduction": "reproducing",
-    "grid_names": "grids",
-    "load_grid": "grids",
-    "reproduce": "reproducing",
-}
+from adawac.lazy import lazy_names
 
 __all__ = ["Grid", "Reproduction", "grid_names", "load_grid", "reproduce"]
 
 if TYPE_CHECKING:
     from adawac.reproduction.grids import Grid, grid_names, load_grid
-    from adawac.reproduction.reproducing import Reproduction, reproduce
+    from adawac.reproduction.reproduction import Reproduction, reproduce
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"adawac.reproduction.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'adawac.reproduction' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Grid": "grids:Grid",
+        "Reproduction": "reproduction:Reproduction",
+        "grid_names": "grids:grid_names",
+        "load_grid": "grids:load_grid",
+        "reproduce": "reproduction:reproduce",
+    },
+)

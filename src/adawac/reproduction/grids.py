@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adawac.config import Config, TrainConfig, leaves, load, override, setting
+from adawac.config.recipes import recipe_path
 from adawac.errors import ConfigError, MissingFileError, UnknownNameError, near
-from adawac.evaluation.records import METRICS
-from adawac.recipes import recipe_path
+from adawac.evaluation.evaluation_record import METRICS
 
 __all__ = ["Column", "Drawing", "Grid", "Number", "Row", "grid_names", "load_grid"]
 

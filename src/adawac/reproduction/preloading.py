@@ -2,13 +2,13 @@
 
 from importlib import import_module
 
-from adawac.models.base import quietly
+from adawac.models.libraries import quietly
 
 _NEEDED = (
     "adawac.reproduction.worker",
     "adawac.train.engine",
-    "adawac.evaluation.evaluating",
-    "adawac.evaluation.predicting",
+    "adawac.evaluation.evaluator",
+    "adawac.evaluation.run_predictor",
     "segmentation_models_pytorch",
     "safetensors.torch",
     "scipy.ndimage",

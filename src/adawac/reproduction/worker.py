@@ -16,8 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from adawac.errors import AdawacError, MissingFileError
-from adawac.files import make_folder
-from adawac.locks import is_locked
+from adawac.files import is_locked, make_folder
 from adawac.reproduction.isolation import as_if_new
 from adawac.reproduction.jobs import Job, Outcome
 from adawac.runs import Run

@@ -1,26 +1,15 @@
-"""Where things stand in a run folder, and which version of that order this is."""
+"""Where things stand in a run folder, which version of that order this is, and its small text files."""
 
+import json
+import math
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from adawac.errors import RunError
-
-__all__ = [
-    "CHECKPOINTS",
-    "CONFIG",
-    "DATA",
-    "ENVIRONMENT",
-    "FORMAT_VERSION",
-    "GALLERY",
-    "HISTORY",
-    "INFO",
-    "METRICS",
-    "SAMPLES",
-    "SCORES",
-    "checkpoint_path",
-    "gallery_path",
-    "scores_path",
-]
+from adawac.files import write_text
 
 FORMAT_VERSION = 1
 """Raised when a reader of the older version could no longer make sense of a folder."""
@@ -59,3 +48,102 @@ def _plain(name: str) -> str:
     if not _PLAIN.fullmatch(name):
         raise RunError(f"Expected a plain name, but got {name!r}. Use up to 100 letters, digits, dots and dashes.")
     return name
+
+
+def now() -> str:
+    """Return the time, to the second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read an object from a JSON file.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        RunError: If it is something else.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RunError(f"Expected JSON in {path}, but got: {error}. Restore the file from a copy.") from error
+    if not isinstance(data, dict):
+        raise RunError(
+            f"Expected a JSON object in {path}, but got {type(data).__name__}. Restore the file from a copy."
+        )
+    return data
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write an object to a JSON file in one step."""
+    write_text(path, json.dumps(_strict(data), indent=2, allow_nan=False) + "\n")
+
+
+class Line(NamedTuple):
+    """One line of `metrics.jsonl`, and where it ends in the file."""
+
+    values: dict[str, Any]
+    end: int
+
+
+def encode_line(epoch: int, values: Mapping[str, Any]) -> bytes:
+    """Return one line; a number that is not finite becomes null, which every reader of JSON knows."""
+    written = {name: _written(name, one) for name, one in values.items()}
+    return json.dumps({"epoch": epoch, **written}, allow_nan=False).encode("ascii") + b"\n"
+
+
+def _written(name: str, value: Any) -> Any:
+    """Return a metric as JSON holds it."""
+    try:
+        strict = _strict(value)
+        json.dumps(strict)
+    except (TypeError, ValueError, RuntimeError) as error:  # an object, an array, a tensor of many elements
+        raise RunError(
+            f"Expected a number as metric {name!r}, but got {value!r} ({error}). Give one number."
+        ) from error
+    return strict
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the whole lines of a file; a half-written one at its end does not count, nor does what follows damage."""
+    lines: list[Line] = []
+    end = 0
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return lines
+    for text in content.splitlines(keepends=True):
+        end += len(text)
+        try:
+            values = json.loads(text)
+        except ValueError:
+            break
+        if not text.endswith(b"\n") or not isinstance(values, dict) or not isinstance(values.get("epoch"), int):
+            break
+        lines.append(Line(values, end))
+    return lines
+
+
+def check_rest(path: Path, end: int, mark: bytes) -> None:
+    """Raise if more follows the whole records of a file than the one that a kill may leave half-written.
+
+    Args:
+        path: The file, if there is one.
+        end: Where its whole records end.
+        mark: What every record begins with or ends with.
+    """
+    rest = path.read_bytes()[end:] if path.is_file() else b""
+    if 0 < rest.find(mark, 1) < len(rest) - len(mark):
+        raise RunError(
+            f"Expected whole records in {path}, but it is damaged after {end} bytes, and to go on would cut off all "
+            "that follows. Restore it from a copy, or move it away to go on without it."
+        )
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _strict(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(one) for one in value]
+    if hasattr(value, "item"):  # a NumPy or torch scalar
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

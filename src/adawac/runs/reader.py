@@ -11,14 +11,14 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from adawac.config import TrainConfig, load, yamlfile
+from adawac.config import TrainConfig, load, schema
 from adawac.data.cases import SampleTable
 from adawac.errors import AdawacError, MissingFileError, RunError, near
-from adawac.locks import is_locked
+from adawac.files import is_locked
 from adawac.runs import layout
 from adawac.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from adawac.runs.history import FIELDS, History
-from adawac.runs.records import Line, read_json, read_lines
+from adawac.runs.layout import Line, read_json, read_lines
 from adawac.runs.results import Gallery, Score, read_scores
 
 __all__ = ["Run", "list_runs"]
@@ -102,7 +102,7 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The configuration as plain data: also that of another version, or of a training loop of one's own."""
-        return self._give(layout.CONFIG, lambda path: dict(yamlfile.parse(path.read_bytes())), {})
+        return self._give(layout.CONFIG, lambda path: dict(schema.parse(path.read_bytes())), {})
 
     @cached_property
     def environments(self) -> list[dict[str, Any]]:

@@ -15,14 +15,13 @@ import adawac
 from adawac.config import Config, dumps
 from adawac.data.cases import SampleTable, match_rows
 from adawac.errors import AdawacError, RunError
-from adawac.files import AppendFile, beside, is_temporary, make_folder, write_text
-from adawac.locks import LOCK, FolderLock
+from adawac.files import LOCK, AppendFile, FolderLock, beside, is_temporary, make_folder, write_text
 from adawac.runs import layout
 from adawac.runs.checkpoints import save_checkpoint
 from adawac.runs.environment import describe_environment
 from adawac.runs.history import FIELDS, MARK, encode, scan
+from adawac.runs.layout import check_rest, encode_line, now, read_lines, write_json
 from adawac.runs.reader import Run
-from adawac.runs.records import check_rest, encode_line, now, read_lines, write_json
 from adawac.runs.results import Score, Slice, write_gallery, write_scores
 
 __all__ = ["RunWriter"]

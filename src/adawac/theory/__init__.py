@@ -6,7 +6,7 @@ hold as stated.
 """
 
 from adawac.theory.claims import bilinear_example, multiplicative_update, returns_from, vertex_shortfall
-from adawac.theory.descent import Averages, Run, run_algorithm
+from adawac.theory.descent import Averages, Run, hard_thresholding, run_algorithm
 from adawac.theory.gap import duality_gap, inner_maximum, inner_minimum, saddle_point
 from adawac.theory.guarantee import (
     Steps,
@@ -19,7 +19,6 @@ from adawac.theory.guarantee import (
 )
 from adawac.theory.instance import Instance, bounded_constants, build_instance, lambda_range, margins, sampled_constants
 from adawac.theory.study import run
-from adawac.theory.thresholding import hard_thresholding
 
 __all__ = [
     "Averages",

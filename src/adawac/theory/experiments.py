@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from adawac.theory.claims import bilinear_example, returns_from, vertex_shortfall
-from adawac.theory.descent import Run, run_algorithm
+from adawac.theory.descent import Run, hard_thresholding, run_algorithm
 from adawac.theory.gap import duality_gap, inner_maximum, saddle_point
 from adawac.theory.guarantee import (
     StepRule,
@@ -31,7 +31,6 @@ from adawac.theory.instance import (
     sampled_constants,
     theta_star_of,
 )
-from adawac.theory.thresholding import hard_thresholding
 
 __all__ = [
     "claims",

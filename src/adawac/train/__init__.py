@@ -1,23 +1,18 @@
 """Training: `adawac.fit` runs a configuration and leaves a run folder."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Where each public name lives; it is imported when it is first used, since figures want the numbers without torch.
-_HOMES = {"Watch": "engine", "fit": "engine", "separation": "summary", "summarise": "summary"}
+from adawac.lazy import lazy_names
 
-__all__ = ["Watch", "fit", "separation", "summarise"]
+__all__ = ["Watch", "fit"]
 
 if TYPE_CHECKING:
     from adawac.train.engine import Watch, fit
-    from adawac.train.summary import separation, summarise
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"adawac.train.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'adawac.train' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Watch": "engine:Watch",
+        "fit": "engine:fit",
+    },
+)

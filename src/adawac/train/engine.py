@@ -2,31 +2,120 @@
 
 import logging
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
+from torch import nn
 
 from adawac.config import TrainConfig
+from adawac.data.store import Store
 from adawac.errors import ConfigError, RunError
+from adawac.inference.predictor import resize_of, segment
 from adawac.runs import Run, RunWriter
 from adawac.train import ahead
-from adawac.train.advice import warn_of_short_end
-from adawac.train.fabric import Fabric, quiet
-from adawac.train.interrupt import Interrupt
+from adawac.train.checkpointing import check_resumed
+from adawac.train.devices import agree, build_fabric, launch, quiet
 from adawac.train.keeping import Keeper
-from adawac.train.ranks import agree, build_fabric, launch
 from adawac.train.record import EpochRecord
-from adawac.train.resuming import check_resumed
-from adawac.train.setup import Trainer, set_up
+from adawac.train.setup import Trainer, set_up, warn_of_short_end
 from adawac.train.step import TrainStep
-from adawac.train.validation import is_better, validate
 
-__all__ = ["Watch", "fit"]
+
+class Interrupt:
+    """Notes the first signal, for whoever looks at `asked` at a good moment; the same one again raises at once."""
+
+    def __init__(self) -> None:
+        self.forced = False
+        self._seen: set[int] = set()
+        self._former: dict[signal.Signals, Any] = {}
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody wants the training to stop."""
+        return bool(self._seen)
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # signals reach no other
+            self._former[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else it is somebody's already
+                self._former[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number in self._seen:
+            self.forced = True
+            raise KeyboardInterrupt
+        self._seen.add(number)
+
+
+def validate(
+    network: nn.Module, store: Store, cases: Sequence[str], config: TrainConfig, fabric: Fabric
+) -> dict[str, Any]:
+    """Return the mean of all classes, and that of each class, over `cases`: of Dice, and of HD95 where it decides."""
+    from adawac.metrics import score_volume
+
+    metrics = ("dice",) if config.validation.metric == "dice" else ("dice", config.validation.metric)
+    was_training = network.training
+    network.eval()
+    resize = resize_of(config.data.views)
+    scores: dict[str, list[list[float]]] = {metric: [] for metric in metrics}
+    _share_buffers(network, fabric)
+    for case in cases[fabric.global_rank :: fabric.world_size]:
+        images, labels = store.stack(case)
+        if labels is None:
+            continue
+        with fabric.autocast():
+            found = segment(network, images, config.data.image_size, device=fabric.device, resize=resize)
+        classes = score_volume(found, labels, store.num_classes, convention=config.validation.convention)
+        for metric in metrics:
+            scores[metric].append([getattr(one, metric) for one in classes])
+    network.train(was_training)
+    numbers: dict[str, Any] = {}
+    for metric, rows in _everyones(scores, fabric).items():
+        by_class = np.nanmean(np.array(rows, dtype=np.float64), axis=0)
+        numbers[f"val_{metric}"] = float(np.nanmean(by_class))
+        named = zip(store.class_names[1:], by_class, strict=True)
+        numbers |= {f"val_{metric}_{name}": float(one) for name, one in named}
+    return numbers
+
+
+def is_better(score: float, best: float, metric: str) -> bool:
+    """Tell whether a score beats the best so far: Dice rises, distances fall."""
+    return score > best if metric == "dice" else score < best
+
+
+def _share_buffers(network: nn.Module, fabric: Fabric) -> None:
+    """Give all ranks the first one's running statistics, which checkpoints hold."""
+    if fabric.world_size > 1:
+        for buffer in network.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+def _everyones(scores: dict[str, list[list[float]]], fabric: Fabric) -> dict[str, list[list[float]]]:
+    """Return the scores of all ranks' cases."""
+    if fabric.world_size == 1:
+        return scores
+    parts: list[Any] = [None] * fabric.world_size
+    dist.all_gather_object(parts, scores)
+    return {metric: [row for part in parts for row in part[metric]] for metric in scores}
+
 
 log = logging.getLogger(__name__)
 

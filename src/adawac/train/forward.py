@@ -11,8 +11,6 @@ from torch.overrides import TorchFunctionMode
 
 from adawac.features import EncoderTap
 
-__all__ = ["Forward", "Views"]
-
 Forward = Literal["joint", "separate", "encoder", "encoder-detached"]
 
 

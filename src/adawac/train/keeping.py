@@ -13,13 +13,13 @@ from adawac.algorithm import AdaWAC
 from adawac.config import to_dict
 from adawac.errors import AdawacError, RunError
 from adawac.runs import Run, RunWriter, read_state
+from adawac.runs.epoch_statistics import summarise, warn_of_rush
 from adawac.runs.layout import checkpoint_path
+from adawac.train.checkpointing import batches_of, check_batches
 from adawac.train.record import EpochRecord
-from adawac.train.resuming import batches_of, check_batches
 from adawac.train.setup import Trainer
 from adawac.train.step import TrainStep
-from adawac.train.summary import summarise, warn_of_rush
-from adawac.train.tracking import Trackers
+from adawac.train.trackers import Trackers
 
 __all__ = ["Keeper"]
 

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from lightning_fabric import Fabric
 from torch import Tensor
 
 from adawac.algorithm import Step
 from adawac.runs import FIELDS
-from adawac.train.fabric import Fabric
 
 __all__ = ["EpochRecord"]
 

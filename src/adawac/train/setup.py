@@ -1,33 +1,135 @@
 """From a configuration to everything that a run consists of, ready to train."""
 
-from collections.abc import Mapping
+import logging
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from torch import nn
-from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from adawac.algorithm import Criterion
-from adawac.config import TrainConfig
-from adawac.data.loading import Loader
+from adawac.config import OptimConfig, TrainConfig
+from adawac.data.loader import Loader, batch_limits
 from adawac.data.splits import resolve_split
 from adawac.data.store import Samples, Store
 from adawac.data.views import ViewConfig
 from adawac.errors import ConfigError, near
+from adawac.kernels import fuse
 from adawac.methods import build_method
 from adawac.models import build
-from adawac.models.fused import fuse
-from adawac.train.fabric import Fabric
+from adawac.train.checkpointing import TrainingState
+from adawac.train.devices import build_fabric, settled
 from adawac.train.forward import Views
-from adawac.train.optim import average, build_optimizer
-from adawac.train.ranks import build_fabric, settled
-from adawac.train.state import TrainingState
-from adawac.train.tracking import check_trackers
+from adawac.train.trackers import check_trackers
 
-__all__ = ["Trainer", "set_up"]
+
+def build_optimizer(
+    config: OptimConfig, parameters: Iterable[nn.Parameter], device: torch.device, scaled: bool = False
+) -> Optimizer:
+    """Return the optimiser, in its fused form on a GPU.
+
+    Args:
+        config: What it is.
+        parameters: What it moves.
+        device: Where they are.
+        scaled: Whether the loss is scaled (fp16): a fused optimiser unscales gradients itself, too late to clip them.
+    """
+    fused = device.type == "cuda" and not (scaled and config.clip_norm is not None)
+    # On the device, so that a captured step sees it change.
+    lr = torch.tensor(config.lr, device=device) if fused else config.lr
+    if config.optimizer == "adamw":
+        return AdamW(
+            parameters, lr=lr, betas=config.betas, weight_decay=config.weight_decay, fused=fused, capturable=fused
+        )
+    return SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused)
+
+
+def learning_rate(config: OptimConfig, step: int, steps: int, warmup: int) -> float:
+    """Return the learning rate of a step: warm-up from 0, then the schedule over what is left.
+
+    Args:
+        config: Learning rate, schedule and power.
+        step: The optimiser's step, from 0.
+        steps: All steps of the run.
+        warmup: Steps of the warm-up.
+    """
+    if step < warmup:
+        return config.lr * (step + 1) / (warmup + 1)
+    done = (step - warmup) / max(1, steps - warmup)
+    factors: dict[str, float] = {
+        "constant": 1.0,
+        "poly": math.pow(1 - done, config.power),
+        "cosine": (1 + math.cos(math.pi * done)) / 2,
+    }
+    return config.lr * factors[config.schedule]
+
+
+def set_learning_rate(optimizer: Optimizer, value: float) -> None:
+    """Set the learning rate of all parameters."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+def average(network: nn.Module, decay: float) -> AveragedModel:
+    """Return an exponential moving average of a network, its buffers included."""
+    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+
+
+log = logging.getLogger(__name__)
+
+_ENOUGH = 8  # samples, whatever the size of a batch
+_SHARE = 3  # a batch of at least one in three of the others' samples is not much noisier than they are
+
+
+def warn_of_short_end(num_samples: int, batch_size: int, world: int = 1, accumulate: int = 1) -> None:
+    """Warn if the step that every epoch ends with, and so the run, has very few samples next to the others.
+
+    The gradient of a few slices, which may all be empty, has the same learning rate as that of a whole batch, and
+    nothing comes after it to mend what it did.
+
+    Args:
+        num_samples: Samples of an epoch.
+        batch_size: Samples in a global batch.
+        world: Ranks that share each batch.
+        accumulate: Batches that make a step; the last one counts for itself only where it is alone in its step.
+    """
+    steps, last = _end(num_samples, batch_size, world)
+    alone = (steps - 1) % accumulate == 0
+    if alone and last < _ENOUGH and last * _SHARE < batch_size:
+        better = _nearest(num_samples, batch_size, world)
+        log.warning(
+            "The last of the %d batches of an epoch has %d of %d samples, and the run ends on it: a step on so few "
+            "may throw the network off. With data.batch_size=%d the last batch has %d.",
+            steps,
+            last,
+            batch_size,
+            better,
+            _end(num_samples, better, world)[1],
+        )
+
+
+def _end(num_samples: int, batch_size: int, world: int) -> tuple[int, int]:
+    """Return the number of batches of an epoch and the size of the last."""
+    limits = batch_limits(num_samples, batch_size, world)
+    return len(limits) - 1, limits[-1] - limits[-2]
+
+
+def _nearest(num_samples: int, batch_size: int, world: int) -> int:
+    """Return the nearest batch size whose last batch is at least half as large; of two the smaller, which fits.
+
+    There is one: a batch of one sample for each rank leaves none over.
+    """
+    sizes = sorted(range(world, min(2 * batch_size, num_samples) + 1), key=lambda size: abs(size - batch_size))
+    return next(size for size in sizes if 2 * _end(num_samples, size, world)[1] >= size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,22 +2,22 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from adawac.algorithm import Step
-from adawac.data.loading import Batch
-from adawac.models.fused.normalise import works
-from adawac.rehearsal import rehearsal
-from adawac.train.capture import Captured
-from adawac.train.casting import CastWeights
-from adawac.train.optim import learning_rate, set_learning_rate
+from adawac.data.loader import Batch
+from adawac.kernels.capture import Captured
+from adawac.kernels.norms import works
+from adawac.kernels.rehearsal import rehearsal
+from adawac.kernels.weight_cast import CastWeights
 from adawac.train.record import EpochRecord
-from adawac.train.setup import Trainer
+from adawac.train.setup import Trainer, learning_rate, set_learning_rate
 
-__all__ = ["TrainStep", "why_eager"]
+Forward = Literal["joint", "separate", "encoder", "encoder-detached"]
+
 
 log = logging.getLogger(__name__)
 

@@ -4,6 +4,6 @@
 """
 
 from adawac.viewer.scene import Scene, build_scene
-from adawac.viewer.viewing import Viewer, serve, view
+from adawac.viewer.viewer import Viewer, serve, view
 
 __all__ = ["Scene", "Viewer", "build_scene", "serve", "view"]

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 import adawac
-from adawac.report.colours import class_colour
-from adawac.viewer.labels import LabelMap, read_label_map
-from adawac.viewer.nifti import Affine
-from adawac.viewer.scans import Scan, read_scan
+from adawac.figures.style import class_colour
+from adawac.viewer.image_layer import Affine, Scan, read_scan
+from adawac.viewer.label_layer import LabelMap, read_label_map
 from adawac.viewer.server import Resource
 
 __all__ = ["Scene", "build_scene"]

@@ -21,8 +21,6 @@ from typing import Any, BinaryIO
 
 from adawac.errors import ConfigError
 
-__all__ = ["LoopbackServer", "Resource"]
-
 log = logging.getLogger(__name__)
 
 _ADDRESS = "127.0.0.1"

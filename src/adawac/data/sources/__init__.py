@@ -1,7 +1,7 @@
 """Readers: from the folders that people have to cases."""
 
 from adawac.data.sources import acdc, dicom, nifti, synapse  # noqa: F401  importing a module registers its source
-from adawac.data.sources.base import (
+from adawac.data.sources.source import (
     SOURCES,
     Classes,
     Source,
@@ -13,7 +13,7 @@ from adawac.data.sources.base import (
     shared_folders,
 )
 
-from adawac.data import phantom  # noqa: F401  isort: skip  (after base, which it registers itself with)
+from adawac.data.phantom import scanner  # noqa: F401  isort: skip  (after source, which it registers itself with)
 
 __all__ = [
     "SOURCES",

@@ -16,12 +16,11 @@ import numpy as np
 from adawac.data.cases import Array, Case, CaseRef
 from adawac.data.parallel import run_jobs
 from adawac.data.preprocessing import CT, MR
-from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
 from adawac.data.sources.dicom_series import LPS_TO_RAS, Affine, load_highdicom, load_pydicom, read_series
+from adawac.data.sources.file_search import files_below, glob_cases
 from adawac.data.sources.nifti import NAME_PATTERN, found_classes, read_groups
-from adawac.data.sources.patterns import glob_cases
-from adawac.data.sources.reading import check_same_grid, read_nifti_turned, to_class_indices
-from adawac.data.sources.searching import files_below
+from adawac.data.sources.scan_files import check_same_grid, read_nifti_turned, to_class_indices
+from adawac.data.sources.source import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
 from adawac.errors import DataError
 
 __all__ = ["DicomSource", "dicom"]

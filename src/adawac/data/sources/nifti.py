@@ -13,10 +13,9 @@ import numpy as np
 from adawac.data.cases import Case, CaseRef
 from adawac.data.parallel import run_jobs
 from adawac.data.preprocessing import CT, MR
-from adawac.data.sources.base import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
-from adawac.data.sources.channels import case_and_channel, channel_fault, is_nifti, stem
-from adawac.data.sources.patterns import match_patterns
-from adawac.data.sources.reading import read_json, read_nifti_image, read_nifti_label, read_nifti_values
+from adawac.data.sources.file_search import case_and_channel, channel_fault, is_nifti, match_patterns, stem
+from adawac.data.sources.scan_files import read_json, read_nifti_image, read_nifti_label, read_nifti_values
+from adawac.data.sources.source import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
 from adawac.errors import ConfigError, DataError, MissingFileError
 
 __all__ = ["NAME_PATTERN", "NiftiSource", "found_classes", "load_nifti", "nifti", "read_groups"]

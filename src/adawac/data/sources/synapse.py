@@ -6,10 +6,10 @@ from pathlib import Path
 
 from adawac.data.cases import Case, CaseRef
 from adawac.data.preprocessing import CT, READY
-from adawac.data.sources.base import SOURCES, Classes, Source, check_refs, number_in
+from adawac.data.sources.file_search import files_below
 from adawac.data.sources.nifti import load_nifti
-from adawac.data.sources.searching import files_below
-from adawac.data.sources.slices import SliceSource, find_folder, group_slices
+from adawac.data.sources.source import SOURCES, Classes, Source, check_refs, number_in
+from adawac.data.sources.transunet_layout import SliceSource, find_folder, group_slices
 from adawac.errors import DataError
 
 __all__ = ["BTCV_CLASSES", "CLASSES", "TEST_CASES", "SynapseRelease", "SynapseSlices", "paper_split", "synapse"]

@@ -12,8 +12,7 @@ from adawac.algorithm import Criterion, Step
 from adawac.errors import ConfigError, MissingDependencyError, RunError
 from adawac.features import EncoderTap
 from adawac.files import write_text
-from adawac.integrations.nnunet.cases import beta_table, case_rows
-from adawac.integrations.nnunet.views import Levels, TwoViews, as_list, joined
+from adawac.integrations.nnunet.samples import Levels, TwoViews, as_list, beta_table, case_rows, joined
 from adawac.methods import build_method
 
 try:
@@ -22,8 +21,6 @@ except ImportError as error:
     raise MissingDependencyError(
         f"Expected 'nnunetv2' to be installed, but importing it failed ({error}). Run: pip install 'adawac[nnunet]'."
     ) from error
-
-__all__ = ["nnUNetTrainerAdaWAC", "nnUNetTrainerAdaWACPair"]
 
 
 class nnUNetTrainerAdaWAC(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  (nnU-Net's way to name trainers)

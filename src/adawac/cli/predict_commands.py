@@ -1,0 +1,194 @@
+"""`adawac predict` and `adawac export`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from adawac.cli.shell import EVALUATE, AsJson, app, plain_console, print_json, print_text, printable
+
+if TYPE_CHECKING:
+    from adawac.inference.prediction import Prediction
+
+Checkpoint = Annotated[str | None, Parameter(help="last, best or another one; what the run selects by default.")]
+TrustCode = Annotated[
+    bool,
+    Parameter(help="Allow a model folder to import code that it names. Know who made it.", show_default=False),
+]
+
+
+@app.command(group=EVALUATE)
+def predict(
+    run: Annotated[Path, Parameter(help="A run folder, one of its checkpoint files, or an exported model folder.")],
+    scans: Annotated[tuple[str, ...], Parameter(help="NIfTI files, DICOM series, folders of them, or patterns.")],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="Folder for the label maps.")],
+    images: Annotated[
+        tuple[str, ...],
+        Parameter(help="Pattern of each channel's files below the folders, as for prepare.", show_default=False),
+    ] = (),
+    ensemble: Annotated[
+        tuple[Path, ...],
+        Parameter(help="Further runs: probabilities are averaged.", consume_multiple=True, show_default=False),
+    ] = (),
+    checkpoint: Checkpoint = None,
+    format: Annotated[Literal["nifti", "seg"], Parameter(help="NIfTI, or DICOM SEG for DICOM series.")] = "nifti",
+    values: Annotated[
+        Literal["dataset", "index"], Parameter(help="The data set's own label values, or 0, 1, 2, …")
+    ] = "dataset",
+    tta: Annotated[
+        bool, Parameter(help="Average over flipped images, too: four passes instead of one.", show_default=False)
+    ] = False,
+    probabilities: Annotated[bool, Parameter(help="Also write each class's probability.", show_default=False)] = False,
+    largest_component: Annotated[
+        bool, Parameter(help="Keep the largest connected part of each class only.", show_default=False)
+    ] = False,
+    device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    batch_size: Annotated[int, Parameter(help="Slices at a time.")] = 24,
+    overwrite: Annotated[bool, Parameter(help="Replace label maps that are there.", show_default=False)] = False,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> int:
+    """Segment scans; label maps lie on the grid of their scan.
+
+    The exit code is 1 where some scans could not be segmented; the others are done.
+
+    Example: adawac predict runs/adawac scan.nii.gz --out predictions
+
+    Example: adawac predict runs/adawac "scans/*/ct.nii.gz" dicom/ --out predictions --tta --largest-component
+
+    Example: adawac predict runs/adawac scans --images "*/t1.nii.gz" --images "*/t2.nii.gz" --out predictions
+
+    Example: adawac predict runs/seed-1 scans --ensemble runs/seed-2 runs/seed-3 --out predictions
+    """
+    from adawac.inference.prediction import predict as segment
+
+    with _Bar() as bar:
+        done = segment(
+            [run, *ensemble],
+            scans,
+            out,
+            images=images,
+            checkpoint=checkpoint,
+            format=format,
+            values=values,
+            tta=tta,
+            probabilities=probabilities,
+            largest_component=largest_component,
+            device=device,
+            batch_size=batch_size,
+            overwrite=overwrite,
+            trust_code=trust_code,
+            watch=bar.move,
+        )
+    if as_json:
+        print_json([_as_dict(one) for one in done])
+    else:
+        _show(done, out)
+    return 1 if any(one.error for one in done) else 0
+
+
+@app.command(group=EVALUATE)
+def export(
+    run: Annotated[Path, Parameter(help="A run folder, or one of its checkpoint files.")],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The file model.onnx, or a folder.")],
+    checkpoint: Checkpoint = None,
+    overwrite: Annotated[bool, Parameter(help="Replace what is there.", show_default=False)] = False,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Save a trained network as ONNX, or as a folder that `adawac predict` takes elsewhere.
+
+    Example: adawac export runs/adawac --out model.onnx
+
+    Example: adawac export runs/adawac --out model
+    """
+    import shlex
+
+    from adawac.inference.model_export import export_model
+
+    made = export_model(run, out, checkpoint=checkpoint, overwrite=overwrite, trust_code=trust_code)
+    if as_json:
+        print_json({**vars(made), "path": str(made.path)})
+        return
+    if not made.dynamic:
+        name, trust = shlex.quote(str(made.path)), " --trust-code" if made.trust_code else ""
+        print_text(printable(f"{made.path}: use it with adawac predict {name} SCAN --out FOLDER{trust}\n"))
+        return
+    if made.reason:
+        print_text(printable(f"Height and width are fixed, as other sizes do not work: {made.reason}\n"))
+    sides, gap = ", ".join(made.dynamic), f"{made.difference:.1e}"
+    print_text(printable(f"{made.path}: free sides: {sides}. Its logits are torch's, within {gap}.\n"))
+
+
+class _Bar:
+    """The slices of the scan that is being segmented, as a bar on a terminal, which the log leaves alone."""
+
+    def __enter__(self) -> "_Bar":
+        import logging
+
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = plain_console(stderr=True)
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._log = logging.getLogger("adawac.inference")
+        self._level = self._log.level
+        self._log.setLevel(logging.ERROR)  # what failed is said at the end, once
+        self._bars.start()
+        self._task = self._bars.add_task("reading")
+        return self
+
+    def move(self, scan: Any, done: int, slices: int) -> None:
+        """Show how far a scan is."""
+        self._bars.update(self._task, description=printable(scan.name), completed=done, total=slices)
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+        self._log.setLevel(self._level)
+
+
+def _as_dict(one: "Prediction") -> dict[str, object]:
+    return {
+        "scan": str(one.scan.path),
+        "labels": None if one.labels is None else str(one.labels),
+        "files": [str(path) for path in one.files],
+        "error": one.error or None,
+        "doubt": one.doubt or None,
+    }
+
+
+def _show(done: "list[Prediction]", out: Path) -> None:
+    import shlex
+    import sys
+
+    made = [one for one in done if not one.error]
+    print_text(printable(f"{len(made)} of {len(done)} scans segmented, into {out}\n"))
+    for one in done:
+        if one.error:
+            sys.stderr.write(printable(f"adawac: {one.scan.path} was not segmented. {one.error}\n"))
+        elif one.doubt:
+            sys.stderr.write(printable(f"adawac: {one.scan.path}: {one.doubt}\n"))
+    words = next(filter(None, (_look(one, done) for one in made)), None)
+    if words is not None:
+        print_text(printable(f"Look at it: {shlex.join(words)}\n"))
+
+
+def _look(one: "Prediction", done: "list[Prediction]") -> list[str]:
+    """Return the command that shows a scan with its label map; the viewer takes a folder of one series, and no SEG."""
+    scan = one.scan
+    shared = sum(other.scan.path == scan.path for other in done) > 1
+    if not str(one.labels).endswith(".nii.gz") or (scan.kind == "dicom" and shared):
+        return []
+    shown = scan.files[0] if scan.kind == "nifti" else scan.path
+    return ["adawac", "view", str(shown), "--labels", str(one.labels)]

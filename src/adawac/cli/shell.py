@@ -1,0 +1,182 @@
+"""The app itself: its groups of commands, what happens to errors and broken streams, and how results are printed."""
+
+import io
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnusedCliTokensError
+
+from adawac import __version__
+from adawac.errors import AdawacError, MissingFileError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
+
+
+def open_streams() -> None:
+    """Make all three streams usable: a closed one is nowhere, and a terminal that has no β shows ? in its place."""
+    for number, (name, mode) in enumerate(_MODES.items()):
+        if getattr(sys, name) is None:
+            # The lowest free number is the closed stream's own; the next file that is opened would take it, and get
+            # whatever a library prints.
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, descriptor == number)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def discard_unwritable(stream: TextIO) -> None:
+    """Let what waits in a stream that cannot be written go nowhere: Python would complain about it at exit."""
+    try:
+        stream.flush()
+    except OSError:
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(descriptor, stream.fileno())
+        os.close(descriptor)
+
+
+START, DATA, TRAIN, EVALUATE, SEE, PAPER, OPTIONS = (
+    Group.create_ordered(name)
+    for name in ("Start here", "Data", "Training", "Evaluation", "Seeing", "The paper", "Options")
+)
+
+AsJson = Annotated[
+    bool, Parameter(name="--json", help="Print the numbers as JSON and nothing else.", show_default=False)
+]
+
+app = App(
+    name="adawac",
+    help="Segmentation networks that stay accurate when most slices carry few labels or none.",
+    help_epilogue="Every command explains itself: adawac COMMAND --help. With --debug, errors come with a traceback.",
+    help_format="plaintext",
+    version=__version__,
+    default_parameter=Parameter(negative=()),
+    suppress_keyboard_interrupt=False,
+)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command and return the exit code.
+
+    That is what the command returns, by default 0; 2 after bad input or where files cannot be written, with one message
+    on stderr; 1 after an error of our own; 130 after Ctrl-C; 141 where nobody reads what is printed.
+    """
+    open_streams()
+    try:
+        return _run(argv)
+    finally:
+        discard_unwritable(sys.stdout)
+        discard_unwritable(sys.stderr)
+
+
+def _run(argv: Sequence[str]) -> int:
+    debug, words = _take_debug(argv)
+    if os.environ.get("COLUMNS") == "0":  # as some editors and containers say it; rich would print nothing at all
+        del os.environ["COLUMNS"]
+    try:
+        _check_working_folder()
+        result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except KeyboardInterrupt:
+        return _fail(130, "Interrupted.", debug)
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        return 141
+    except SystemExit as leaving:
+        if not isinstance(leaving.__context__, BrokenPipeError):  # on which rich exits
+            raise
+        return 141
+    except CycloptsError as error:
+        return _fail(2, f"{_about_words(error)} See {_help_for(words)}.", debug)
+    except AdawacError as error:
+        return _fail(2, str(error), debug)
+    except OSError as error:
+        return _fail(2, _about_system(error), debug)
+    except Exception as error:
+        return _fail(1, f"Unexpected {type(error).__name__}: {error}\nRun it again with --debug to see where.", debug)
+
+
+def _fail(code: int, message: str, debug: bool) -> int:
+    """Say on stderr what went wrong, and return the exit code."""
+    with suppress(OSError):  # where nobody can read it, the exit code says enough
+        if debug:
+            traceback.print_exc()
+        sys.stderr.write(f"adawac: {printable(message)}\n")
+        sys.stderr.flush()
+    return code
+
+
+def _check_working_folder() -> None:
+    """Check that there is one: whatever needs it later would fail in words of its own."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise MissingFileError(
+            "Expected a working folder, but the one that you are in was removed. Change to another (cd) and try again."
+        ) from None
+
+
+def _about_system(error: OSError) -> str:
+    """Return what to say about an error of the operating system that nobody closer to it has explained."""
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return f"Expected to write files and standard output, but got: {reason}. Make room, or write elsewhere."
+    return f"Expected to use {error.filename}, but got: {reason}. Make room, mend that, or give another path."
+
+
+def print_json(value: Any) -> None:
+    """Print plain data as JSON."""
+    print_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print a text as it is, without the colours and line breaks of a console."""
+    sys.stdout.write(text)
+
+
+def _take_debug(argv: Sequence[str]) -> tuple[bool, list[str]]:
+    """Return whether --debug was given, anywhere before a bare --, and the other words."""
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    return "--debug" in argv[:end], [word for word in argv[:end] if word != "--debug"] + list(argv[end:])
+
+
+def _about_words(error: CycloptsError) -> str:
+    """Return what to say about words that make no command."""
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        got = ", ".join(map(repr, error.unused_tokens))
+        return f"Expected no further argument, but got {got}. An option may lack its name, or a pattern its quotes."
+    if isinstance(error, MissingArgumentError) and error.argument is not None and error.command_chain:
+        if error.argument.index is None:
+            return f"Expected {error.argument.name} with a value, but got none."
+        command = error.command_chain[0]  # which one was left out cannot be told, so all are named
+        places = [one.name for one in app[command].assemble_argument_collection() if one.index is not None]
+        usage = " ".join(("adawac", command, *places))
+        return f"Expected {usage}, but got too few arguments."
+    return str(error)
+
+
+def _help_for(words: Sequence[str]) -> str:
+    known = words and not words[0].startswith("-") and words[0] in set(app)
+    return f"`adawac {words[0]} --help`" if known else "`adawac --help`"
+
+
+def printable(text: str) -> str:
+    """Escape what could steer a terminal: messages quote names from other people's files."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+
+
+def plain_console(**options: Any) -> "Console":
+    """Return a console that prints text as it stands: rich would read `:one:` as an emoji and `[b]` as bold."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, **options)

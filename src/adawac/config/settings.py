@@ -1,0 +1,146 @@
+"""The settings of a training run; the defaults are the paper's recipe for Synapse."""
+
+# ruff: noqa: RUF009  (`setting` and `section` are `dataclasses.field` with a help text)
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from adawac.config.schema import Config, section, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Config):
+    """Which samples are trained on, and how they reach the network."""
+
+    store: Path | None = setting(None, "The prepared store (`adawac prepare`); null is the built-in phantom.")
+    subset: Literal["full", "half-slice", "half-vol", "half-sparse"] = setting("full", "Part of the training samples.")
+    split: str = setting("paper", "Who trains and tests: paper, stratified, fold:K/N, or a folder with train.txt.")
+    image_size: tuple[int, int] = setting((224, 224), "Height and width of the network's input.", least=1)
+    batch_size: int = setting(24, "Samples in a batch, over all devices; the last batch may be smaller.", least=1)
+    views: dict[str, Any] = setting({}, "Options of the random views, for `adawac.data.views.ViewConfig`.")
+    residence: Literal["auto", "device", "stream"] = setting(
+        "auto", "Keep the samples in device memory, or stream them; auto: in memory if they fit."
+    )
+    workers: int = setting(2, "Processes that read samples where these are streamed.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Config):
+    """The network, and where its latents are read."""
+
+    name: str = setting("unet", "The network's name, as `adawac models` lists it.")
+    pretrained: str | None = setting(None, "Pretrained weights: imagenet, imagenet-offline or a file; null: none.")
+    tap: str | None = setting(None, "Submodule whose output is the latent; null: the network's own encoder.")
+    options: dict[str, Any] = setting({}, "Further options, for `adawac.models.build`.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig(Config):
+    """How cross-entropy is weighed against consistency."""
+
+    name: str = setting("adawac", "The method's name, one of `adawac.METHODS`.")
+    preset: Literal["paper", "official"] = setting(
+        "paper", "What the paper's text says, or what its released code did."
+    )
+    options: dict[str, Any] = setting({}, "Options that replace the preset's, for `adawac.build_method`.")
+    hold_epochs: int = setting(0, "Epochs in which all weights stay at one half; the paper's move at once.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig(Config):
+    """How the network descends."""
+
+    optimizer: Literal["sgd", "adamw"] = setting("sgd", "The optimiser.")
+    lr: float = setting(0.01, "Learning rate, after the warm-up.", above=0)
+    momentum: float = setting(0.9, "Momentum of SGD.", least=0, below=1)
+    betas: tuple[float, float] = setting((0.9, 0.999), "Decay rates of AdamW's two averages.", least=0, below=1)
+    weight_decay: float = setting(1e-4, "Weight decay.", least=0)
+    schedule: Literal["constant", "poly", "cosine"] = setting("constant", "Learning rate over the steps of a run.")
+    power: float = setting(0.9, "Exponent of the poly schedule.", above=0)
+    warmup_epochs: float = setting(0.0, "Epochs over which the learning rate rises from 0.", least=0)
+    clip_norm: float | None = setting(None, "Clip the gradient's norm to this; null: do not.", above=0)
+    accumulate: int = setting(1, "Batches whose gradients are added up before a step.", least=1)
+    ema_decay: float | None = setting(
+        None, "Decay of averaged weights, which are then evaluated; null: none.", above=0, below=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardwareConfig(Config):
+    """What it runs on, and how."""
+
+    accelerator: Literal["auto", "cpu", "cuda"] = setting("auto", "Where to train.")
+    devices: int = setting(1, "Devices on each machine.", least=1)
+    nodes: int = setting(1, "Machines.", least=1)
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = setting(
+        "auto", "Precision of the network; losses stay in fp32. auto: bf16 on a GPU that computes in it, else fp32."
+    )
+    compile: bool = setting(False, "Compile the network with torch.compile.")
+    capture: Literal["auto", "never"] = setting("auto", "Replay a step as one CUDA graph where that is possible.")
+    fused: bool = setting(True, "On a GPU, use our own kernels for norms, upsampling, pooling and narrow convolutions.")
+    deterministic: bool = setting(False, "Use deterministic algorithms only: slower, the same bits every time.")
+    sync_batchnorm: bool = setting(False, "Share batch statistics between devices.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationConfig(Config):
+    """When to validate, and which weights are the result."""
+
+    every: int = setting(0, "Validate after every so many epochs; 0: never.", least=0)
+    select: Literal["last", "best"] = setting("last", "Take the last weights, or those that validated best.")
+    metric: Literal["dice", "hd95"] = setting("dice", "What best means: the highest Dice, or the lowest HD95.")
+    convention: Literal["strict", "adawac", "transunet", "nan"] = setting("strict", "What empty masks score.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Config):
+    """A training run: `adawac train`."""
+
+    epochs: int = setting(150, "Passes over the training samples.", least=1)
+    seed: int = setting(1234, "All randomness follows from it.", least=0)
+    forward: Literal["joint", "separate", "encoder", "encoder-detached"] = setting(
+        "joint",
+        "Both views in one pass, in two, or the second one through the encoder alone, with or without gradient.",
+    )
+    data: DataConfig = section(DataConfig, "Which samples are trained on, and how they reach the network.")
+    model: ModelConfig = section(ModelConfig, "The network, and where its latents are read.")
+    method: MethodConfig = section(MethodConfig, "How cross-entropy is weighed against consistency.")
+    optim: OptimConfig = section(OptimConfig, "How the network descends.")
+    hardware: HardwareConfig = section(HardwareConfig, "What it runs on, and how.")
+    validation: ValidationConfig = section(ValidationConfig, "When to validate, and which weights are the result.")
+    checkpoint_every: int = setting(1, "Save a checkpoint after every so many epochs.", least=1)
+    track: tuple[Literal["csv", "tensorboard", "wandb", "mlflow"], ...] = setting(
+        (), "Report to these trackers as well; the run folder is always written."
+    )
+
+    @property
+    def summary(self) -> dict[str, str | int]:
+        """What a list of runs shows of this one."""
+        return {
+            "method": self.method.name,
+            "preset": self.method.preset,
+            "model": self.model.name,
+            "subset": self.data.subset,
+            "seed": self.seed,
+        }
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield what cannot be done together."""
+        every, warmup = self.validation.every, self.optim.warmup_epochs
+        if self.validation.select == "best" and not 0 < every <= self.epochs:
+            problem = f"best needs a validation within {self.epochs} epochs, but validation.every is {every}."
+            yield "validation.select", f"{problem} Set validation.every, or select: last."
+        if warmup >= self.epochs:
+            problem = f"expected fewer than the {self.epochs} epochs of the run, but got {warmup:g}."
+            yield "optim.warmup_epochs", f"{problem} Shorten the warm-up."
+        if self.method.hold_epochs >= self.epochs:
+            problem = f"expected fewer than the {self.epochs} epochs of the run, but got {self.method.hold_epochs}."
+            yield "method.hold_epochs", f"{problem} The weights would never move: lower it, or take the method pair."
+        if self.hardware.accelerator == "cpu" and self.hardware.precision in ("fp16", "tf32"):
+            yield "hardware.precision", f"{self.hardware.precision} needs a GPU. Choose fp32 or bf16 for the CPU."
+        ranks = self.hardware.devices * self.hardware.nodes
+        if self.data.batch_size < ranks:
+            problem = f"expected a sample for each of {ranks} devices, but got {self.data.batch_size}."
+            yield "data.batch_size", f"{problem} Enlarge the batch, or take fewer devices."

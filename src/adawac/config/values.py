@@ -1,0 +1,192 @@
+"""Values and types: what a field's annotation accepts, what it makes of it, and how to say so."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+Problems = list[tuple[str, str]]
+"""Dotted path of a setting, and what is wrong with it."""
+
+_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    NoneType: "null",
+}
+
+
+_SIZE = (int, int)  # height and width
+
+
+class _RefusedError(ValueError):
+    """A value that its type does not accept."""
+
+
+def convert(kind: Any, value: Any, path: str, problems: Problems) -> Any:
+    """Return `value` as the annotation `kind` has it; where that cannot be, add to `problems`."""
+    try:
+        return _convert(kind, value)
+    except _RefusedError:
+        hint = " Put it in quotes." if kind is str and not isinstance(value, Mapping | list) else ""
+        problems.append((path, f"expected {describe(kind)}, but got {value!r} ({type(value).__name__}).{hint}"))
+        return value
+
+
+def describe(kind: Any, limits: str = "") -> str:
+    """Say in words what an annotation accepts; `limits` are those of its numbers."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return "one of " + ", ".join(str(one) for one in arguments) if len(arguments) > 1 else str(arguments[0])
+    if origin in (Union, UnionType):
+        return " or ".join(describe(one, limits) for one in arguments)
+    if origin is tuple:
+        count = "" if arguments[-1] is Ellipsis else f" of {len(arguments)}"
+        kinds = dict.fromkeys(describe(one, limits) for one in arguments if one is not Ellipsis)
+        alone = f"{describe(int, limits)} for both, or " if arguments == _SIZE else ""
+        return f"{alone}a list{count}, each {' or '.join(kinds)}"
+    if origin is dict or kind is dict:
+        return "options (key: value)"
+    name = _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
+    return f"{name} {limits}" if limits and kind in (int, float) else name
+
+
+def plain(value: Any) -> Any:
+    """Return a field's value as YAML knows it; a path in the user's home begins with ~, so that it names nobody."""
+    if isinstance(value, Path):
+        return _from_home(value)
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    return value
+
+
+def _convert(kind: Any, value: Any) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return _literal(arguments, value)
+    if origin in (Union, UnionType):
+        return _union(arguments, value)
+    if origin is tuple:
+        return _tuple(arguments, value)
+    if origin is dict or kind is dict:
+        return _options(value)
+    try:
+        return _SCALARS[kind](value)
+    except KeyError:
+        raise TypeError(f"a setting cannot be of type {kind}") from None
+
+
+def _literal(allowed: tuple[Any, ...], value: Any) -> Any:
+    for one in allowed:
+        if type(one) is type(value) and one == value:  # True is not 1
+            return one
+    raise _RefusedError
+
+
+def _union(kinds: tuple[Any, ...], value: Any) -> Any:
+    for kind in sorted(
+        kinds, key=lambda kind: kind is not type(value)
+    ):  # its own type first: "7" stays text in str | int
+        try:
+            return _convert(kind, value)
+        except _RefusedError:
+            continue
+    raise _RefusedError
+
+
+def _tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    if kinds == _SIZE and not isinstance(value, tuple | list):
+        value = (value, value)  # a square
+    if not isinstance(value, tuple | list):
+        raise _RefusedError
+    if kinds[-1] is Ellipsis:
+        return tuple(_convert(kinds[0], one) for one in value)
+    if len(kinds) != len(value):
+        raise _RefusedError
+    return tuple(_convert(kind, one) for kind, one in zip(kinds, value, strict=True))
+
+
+def _options(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise _RefusedError
+    return {key: _anything(one) for key, one in value.items()}
+
+
+def _anything(value: Any) -> Any:
+    """Accept what YAML can hold, so that options of any method or model can be saved and come back equal."""
+    if isinstance(value, Mapping):
+        return _options(value)
+    if isinstance(value, tuple | list):
+        return [_anything(one) for one in value]
+    if isinstance(value, float) and math.isnan(value):
+        raise _RefusedError
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    raise _RefusedError
+
+
+def _bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _RefusedError
+    return value
+
+
+def _int(value: Any) -> int:
+    if type(value) is int:
+        return value
+    number = _float(value)  # 1e3, and what a shell gives as text
+    if not number.is_integer():
+        raise _RefusedError
+    return int(number)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _RefusedError
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise _RefusedError from None
+    if not math.isfinite(number):
+        raise _RefusedError
+    return number
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _RefusedError
+    return value
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise _RefusedError
+    return Path(value).expanduser() if Path(value).parts[:1] == ("~",) else Path(value)
+
+
+def _none(value: Any) -> None:
+    if value is not None:
+        raise _RefusedError
+
+
+def _from_home(path: Path) -> str:
+    try:
+        return str("~" / path.relative_to(Path.home()))
+    except (ValueError, RuntimeError):  # elsewhere, or a user without a home
+        return str(path)
+
+
+_SCALARS: dict[Any, Any] = {
+    bool: _bool,
+    int: _int,
+    float: _float,
+    str: _str,
+    Path: _path,
+    NoneType: _none,
+    Any: _anything,
+}

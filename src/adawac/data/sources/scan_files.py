@@ -1,0 +1,210 @@
+"""Files to arrays, with errors that name the file and the fix."""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.data.cases import Array
+from adawac.data.sources.source import Classes
+from adawac.errors import DataError, MissingFileError
+
+Affine = npt.NDArray[np.float64]
+
+# Grids whose corners lie within this share of a voxel are the same.
+_TOLERANCE = 0.1
+
+
+@contextmanager
+def _readable(path: Path, kind: str) -> Iterator[None]:
+    """Turn what a library raises on a broken file into a `DataError`."""
+    from nibabel.filebasedimages import ImageFileError
+    from nibabel.spatialimages import HeaderDataError
+
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "leads nowhere" if path.is_symlink() else "is not there"
+        raise MissingFileError(f"Expected {kind}, but {path} {what}. Correct the path, or add the file.")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"Expected {kind}, but {path} may not be read. Change its permissions.")
+    try:
+        yield
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError, zlib.error, BadZipFile, ImageFileError, HeaderDataError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(
+            f"Expected {kind}, but {path} cannot be read ({reason}). It may be truncated: copy or download it again."
+        ) from error
+
+
+def _read_nifti(path: Path) -> tuple[Array, Affine]:
+    import nibabel as nib
+
+    with _readable(path, "a NIfTI file"):
+        image: Any = nib.load(path)
+        data = np.asanyarray(image.dataobj)
+        affine = np.asarray(image.affine, dtype=np.float64)
+    if data.dtype.kind not in "iufb":
+        raise DataError(
+            f"Expected numbers, but got voxels of type {data.dtype} in {path}. Export it as a grey-value image."
+        )
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
+        raise DataError(f"Expected an invertible affine, but got {affine.tolist()} in {path}. Mend its header.")
+    while data.ndim > 3 and data.shape[-1] == 1:  # many programs write a volume as a series of one
+        data = data[..., 0]
+    return data, affine
+
+
+def read_nifti_image(paths: Sequence[Path], channels: int) -> tuple[npt.NDArray[np.float32], Affine]:
+    """Read one 3D file per channel, or one 4D file with the channels last, as (C, *spatial) float32 and an affine."""
+    parts: list[Array] = []
+    affine: Affine | None = None
+    several = f", or a 4D one with {channels} channels last" if channels > 1 else ""
+    for path in paths:
+        data, own = _read_nifti(path)
+        if data.ndim == 4 and len(paths) == 1 and data.shape[3] == channels:
+            data = np.moveaxis(data, 3, 0)
+        elif data.ndim == 3:
+            data = data[None]
+        else:
+            advice = (
+                "Split the volumes of a time series; where they are channels, name each in `channels`."
+                if data.ndim > 3
+                else f"Save a single slice as a volume of {(*data.shape, 1)}, its label map too."
+            )
+            raise DataError(f"Expected a 3D image{several}, but got {data.shape} in {path}. {advice}")
+        if affine is not None:
+            check_same_grid(paths[0], parts[0].shape[1:], affine, path, data.shape[1:], own)
+        affine = own if affine is None else affine
+        parts.append(data.astype(np.float32))
+    if affine is None or sum(len(part) for part in parts) != channels:
+        raise DataError(
+            f"Expected {channels} channels, but got {sum(len(part) for part in parts)} from "
+            f"{[str(one) for one in paths]}. Add the missing channel files, or correct `channels`."
+        )
+    return np.concatenate(parts), affine
+
+
+def read_nifti_label(
+    path: Path, classes: Classes, image: Path, shape: tuple[int, ...], affine: Affine
+) -> npt.NDArray[np.integer[Any]]:
+    """Read a label map that must lie on the image's grid, as class indices in the file's own integer type."""
+    data, own = _read_nifti(path)
+    if data.ndim != 3:
+        raise DataError(
+            f"Expected a 3D label map, but got shape {data.shape} in {path}. Write one 3D volume of class values."
+        )
+    check_same_grid(image, shape, affine, path, data.shape, own)
+    return to_class_indices(data, classes, path)
+
+
+def read_nifti_turned(path: Path, affine: Affine) -> tuple[Array, Affine]:
+    """Read a 3D file with its voxel axes turned and flipped to those of `affine`, and its affine after that."""
+    from nibabel.orientations import apply_orientation, inv_ornt_aff, io_orientation, ornt_transform
+
+    data, own = _read_nifti(path)
+    if data.ndim != 3:
+        raise DataError(f"Expected a 3D label map, but got shape {data.shape} in {path}. Write one 3D volume.")
+    turn = ornt_transform(io_orientation(own), io_orientation(affine))
+    return apply_orientation(data, turn), own @ inv_ornt_aff(turn, data.shape)
+
+
+def read_nifti_values(path: Path) -> set[int]:
+    """Return the label values that occur in a file."""
+    data, _ = _read_nifti(path)
+    return {int(one) for one in np.unique(_whole_numbers(data, path))}
+
+
+def check_same_grid(
+    image: Path, shape: tuple[int, ...], affine: Affine, other: Path, other_shape: tuple[int, ...], other_affine: Affine
+) -> None:
+    """Raise a `DataError` unless both files have one shape and their corners lie in the same places."""
+    if tuple(shape) != tuple(other_shape):
+        raise DataError(
+            f"Expected the shape {tuple(shape)} of {image}, but got {tuple(other_shape)} in {other}. "
+            "Resample it onto that grid (a label map by nearest neighbour)."
+        )
+    corners = np.array(np.meshgrid(*[(0, side - 1) for side in shape], 1, indexing="ij")).reshape(4, -1)
+    shift = float(np.abs((affine - other_affine) @ corners)[:3].max())
+    voxel = float(np.linalg.norm(affine[:3, :3], axis=0).min())
+    if shift > _TOLERANCE * voxel:
+        raise DataError(
+            f"Expected the affine of {image}, but that of {other} moves its corners by up to {shift:.3g} mm. "
+            "Resample it onto the image's grid, or copy the image's header if only the header is wrong."
+        )
+
+
+def _whole_numbers(label: Array, path: Path) -> Array:
+    """Return the label in a native integer type; whole numbers stored as floats are taken, fractions are not."""
+    if label.dtype.kind == "b":
+        label = label.astype(np.uint8)
+    if label.dtype.kind == "f":
+        if not np.isfinite(label).all() or (label != np.round(label)).any():
+            raise DataError(
+                f"Expected whole-numbered labels, but got fractions or NaN in {path} ({label.dtype}). "
+                "Save the label map with an integer type; resample labels by nearest neighbour."
+            )
+        small = label.size and label.min() >= 0 and label.max() <= 255
+        label = label.astype(np.uint8 if small else np.int32)
+    return label.astype(label.dtype.newbyteorder("="), copy=False)
+
+
+def to_class_indices(label: Array, classes: Classes, path: Path) -> npt.NDArray[np.integer[Any]]:
+    """Map the label values of a file to class indices."""
+    label = _whole_numbers(label, path)
+    values = np.array([one for own in classes.values() for one in own], dtype=np.int64)
+    index = np.array([place for place, own in enumerate(classes.values()) for _ in own], dtype=np.int64)
+    low, high = (int(label.min()), int(label.max())) if label.size else (0, 0)
+    if low >= 0 and high < len(values) and (values == index).all() and (values == np.arange(len(values))).all():
+        return label
+    known = (values >= low) & (values <= high)
+    if high - low < 1 << 20:
+        table = np.full(high - low + 1, -1, dtype=np.int32)
+        table[values[known] - low] = index[known]
+        result = table[label.astype(np.int64) - low]
+    else:
+        result = np.full(label.shape, -1, dtype=np.int32)
+    if result.size and result.min() < 0:
+        unknown = np.unique(label[result < 0])
+        raise DataError(
+            f"Expected the label values {sorted(values.tolist())}, but got {unknown[:8].tolist()} in {path}. "
+            "Name every value in `classes`; list those to be dropped under background."
+        )
+    fits = len(classes) - 1 <= np.iinfo(label.dtype).max
+    return result.astype(label.dtype if fits else np.int32)
+
+
+def read_arrays(path: Path, names: tuple[str, ...] = ("image", "label")) -> dict[str, Array]:
+    """Read named arrays from an HDF5 or an npz file (never pickled ones)."""
+    if path.suffix == ".npz":
+        with _readable(path, "an npz file"), np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in names if name in file}
+    else:
+        import h5py
+
+        with _readable(path, "an HDF5 file"), h5py.File(path, "r") as file:
+            found = {name: np.asarray(file[name]) for name in names if name in file}
+    for name in names:
+        if name not in found:
+            raise DataError(
+                f"Expected the arrays {', '.join(names)}, but {path} has no {name!r}. Export it again with both."
+            )
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"Expected JSON in {path}, but it cannot be read ({error}). Mend it.") from error
+    if not isinstance(data, dict):
+        raise DataError(f"Expected a JSON object in {path}, but got {type(data).__name__}. Mend it.")
+    return data

@@ -1,0 +1,77 @@
+"""TransUNet's layout, which ACDC and Synapse share: h5 volumes and one file per slice, normalised, geometry lost."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from adawac.data.cases import Array, Case, CaseRef
+from adawac.data.sources.scan_files import read_arrays, to_class_indices
+from adawac.data.sources.source import Source
+from adawac.errors import DataError
+
+_SLICE = re.compile(r"(?P<case>.+)_slice_?(?P<number>\d+)\.(h5|npz)")
+
+
+def find_folder(root: Path, name: str) -> Path | None:
+    """Return the folder called `name`: `root` itself, in it, or one level below."""
+    candidates = [root, root / name, *sorted(root.glob(f"*/{name}"))]
+    return next((one for one in candidates if one.name == name and one.is_dir()), None)
+
+
+def group_slices(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """Return the slice files of each case in `folder`, sorted by number; a gap is a `DataError`."""
+    found: dict[str, dict[int, Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if match := _SLICE.fullmatch(path.name):
+            found.setdefault(match["case"], {})[int(match["number"])] = path
+    for case, numbers in found.items():
+        missing = sorted(set(range(max(numbers) + 1)) - set(numbers))
+        if missing:
+            raise DataError(
+                f"Expected the slices 0 to {max(numbers)} of {case} in {folder}, but {missing[:5]} are missing. "
+                "Copy them again: slice numbers are part of a sample's id."
+            )
+    return {case: tuple(numbers[number] for number in sorted(numbers)) for case, numbers in found.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceSource(Source):
+    """Cases whose files hold `image` and `label` with the slices first; subclasses find them."""
+
+    def load(self, ref: CaseRef) -> Case:
+        """Read a volume file, or stack the slice files."""
+        parts = [self._read(path) for path in ref.images]
+        shapes = {image.shape for image, _ in parts}
+        if len(shapes) != 1:
+            raise DataError(
+                f"Expected the slices of {ref.name_file()} to have one shape, but got {sorted(shapes)}. Export again."
+            )
+        whole = parts[0][0].ndim == 3
+        images, labels = ([part[place] for part in parts] for place in (0, 1))
+        return Case(
+            dataset=ref.dataset,
+            patient=ref.patient,
+            id=ref.id,
+            group=ref.group,
+            image=(images[0] if whole else np.stack(images))[None].astype(np.float32, copy=False),
+            label=labels[0] if whole else np.stack(labels),
+            spacing=(1.0, 1.0, 1.0),
+            affine=None,
+            class_names=self.class_names,
+            files=ref.files,
+        )
+
+    def _read(self, path: Path) -> tuple[Array, Array]:
+        arrays = read_arrays(path)
+        image, label = arrays["image"], arrays["label"]
+        dimensions = 2 if _SLICE.fullmatch(path.name) else 3
+        if image.ndim != dimensions:
+            raise DataError(f"Expected a {dimensions}D image, but got shape {image.shape} in {path}. Export it again.")
+        if image.shape != label.shape:
+            raise DataError(
+                f"Expected image and label of one shape, but got {image.shape} and {label.shape} in {path}. "
+                "Resample the label onto the image's grid."
+            )
+        return image, to_class_indices(label, self.classes, path)

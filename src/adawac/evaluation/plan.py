@@ -1,0 +1,266 @@
+"""Everything that can be wrong with what is asked for is found here, before anything is computed."""
+
+import logging
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.config import TrainConfig
+from adawac.data.cases import SampleTable
+from adawac.data.splits import SPLITS, resolve_split
+from adawac.data.store import Store, is_store
+from adawac.errors import ConfigError, DataError, MissingFileError, RunError, UnknownNameError, near
+from adawac.evaluation.case_scores import Rules, Unit, knows_spacing
+from adawac.evaluation.evaluation_record import METRICS
+from adawac.metrics import CONVENTIONS
+from adawac.metrics.masks import checked_tolerance
+from adawac.runs import Run, read_state
+from adawac.runs.layout import checkpoint_path
+
+log = logging.getLogger(__name__)
+
+IN_VOXELS = ("adawac", "transunet")
+"""Conventions of tables that were measured without a spacing."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """What to evaluate of one run.
+
+    Attributes:
+        run, config: The run and its configuration.
+        store: Where the cases are.
+        part: `test`, `val` or `train`.
+        cases: The labelled cases of that part.
+        table: The store's samples, with the run's split.
+        checkpoint: Which weights.
+        epoch: How far these have been trained; None where the checkpoint does not say.
+        rules: How cases are scored.
+        name: What the scores will be called.
+        gallery: What the name of a gallery ends in.
+    """
+
+    run: Run
+    config: TrainConfig
+    store: Store
+    part: str
+    cases: tuple[str, ...]
+    table: SampleTable
+    checkpoint: str
+    epoch: int | None
+    rules: Rules
+    name: str
+    gallery: str
+
+    @property
+    def voxels(self) -> int:
+        """How much there is to score."""
+        return sum(math.prod(self.store.case_info(case).native_shape) for case in self.cases)
+
+    @cached_property
+    def rows(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Rows of the table of each case, in the order of its slices."""
+        found = {}
+        for case in self.cases:
+            rows = np.flatnonzero(self.table.case == case)
+            found[case] = rows[np.argsort(self.table.position[rows])]
+        return found
+
+
+def checked_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics as they are called in scores, each once."""
+    names = tuple(dict.fromkeys(one.replace("-", "_") for one in metrics))
+    for name in names:
+        if name not in METRICS:
+            raise UnknownNameError(f"Expected a metric, but got {name!r}. Near names: {near(name, METRICS)}.")
+    if not names:
+        raise ConfigError(f"Expected metrics, but got none. Name some of {', '.join(METRICS)}.")
+    return names
+
+
+def plan_run(
+    run: Run,
+    *,
+    stores: dict[Path, Store],
+    data: Path | None,
+    part: str,
+    checkpoint: str | None,
+    convention: str,
+    spacing: Unit | None,
+    tolerance: float,
+    tta: bool,
+) -> Plan:
+    """Find out what to evaluate of a run, or say what is in the way.
+
+    Args:
+        run: The run.
+        stores: Stores that are open; one that is opened here comes to them.
+        data: The store, if it is not where the configuration says.
+        part: Part of the split.
+        checkpoint: Which weights; by default what the configuration selects.
+        convention: What empty masks score.
+        spacing: What distances are measured in; None decides by convention and data.
+        tolerance: For the surface Dice.
+        tta: Whether flipped images are averaged over, which the scores' name says.
+    """
+    run.require("config.yaml", "data.json", "checkpoints")
+    config = run.config
+    assert config is not None  # it was required
+    if part not in SPLITS:
+        raise ConfigError(f"Expected a part of the split ({', '.join(SPLITS)}), but got {part!r}. Correct it.")
+    if convention not in CONVENTIONS:
+        raise UnknownNameError(
+            f"Expected the name of a convention, but got {convention!r}. Near names: {near(convention, CONVENTIONS)}."
+        )
+    if run.status != "finished":
+        log.warning(
+            "%s is not finished (epoch %d of %d): these are the scores of its weights so far.",
+            run.folder,
+            run.epoch,
+            config.epochs,
+        )
+    weights = _checkpoint(run, config, checkpoint)
+    path = (data or _own_store(run, config)).absolute()
+    store = stores[path] if path in stores else stores.setdefault(path, _open(path, run, moved=data is None))
+    _check_fits(run, store)
+    table = resolve_split(store.table, config.data.split, config.seed)
+    cases = _cases(table, store, part, config)
+    if part != "train":
+        _check_unseen(run, table.take(table.split == part), store)
+    unit = _unit(store, cases, spacing, convention)
+    usual = _unit(store, cases, None, convention)
+    # What is not usual is in the name: it must not replace the scores of the run's own data.
+    foreign = f"-{_plain(store.dataset)}" if store.dataset != run.data.get("dataset", store.dataset) else ""
+    within = "" if checked_tolerance(tolerance) == 1.0 else f"-within{_plain(f'{tolerance:g}')}"
+    unusual = ("" if unit == usual else f"-{unit}") + within + ("-tta" if tta else "")
+    return Plan(
+        run=run,
+        config=config,
+        store=store,
+        part=part,
+        cases=cases,
+        table=table,
+        checkpoint=weights,
+        epoch=read_state(checkpoint_path(run.folder, weights)).get("epoch"),
+        rules=Rules(convention=convention, unit=unit, tolerance=tolerance),
+        name=f"{part}-{convention}-{weights}{foreign}{unusual}",
+        gallery=f"{weights}{foreign}",
+    )
+
+
+def _plain(text: str) -> str:
+    """Return text as a file's name may have it."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:40]
+
+
+def _checkpoint(run: Run, config: TrainConfig, given: str | None) -> str:
+    selected = config.validation.select
+    name = given or (selected if selected in run.checkpoints else "last")
+    if name not in run.checkpoints:
+        raise RunError(
+            f"Expected a checkpoint of {run.folder}, but got {name!r}. Near names: {near(name, run.checkpoints)}."
+        )
+    return name
+
+
+def _own_store(run: Run, config: TrainConfig) -> Path:
+    if config.data.store is None:
+        raise RunError(
+            f"Expected the store that {run.folder} was trained on, but its configuration names none. Give it: --data."
+        )
+    return config.data.store
+
+
+def _open(path: Path, run: Run, moved: bool) -> Store:
+    if moved and not is_store(path):
+        raise MissingFileError(
+            f"Expected the store that {run.folder} was trained on, but {path} is not there any more. Say where it is "
+            "now with --data, or prepare it again."
+        )
+    return Store(path)
+
+
+def _check_fits(run: Run, store: Store) -> None:
+    """Refuse a store that the network cannot read; warn of one that was prepared otherwise."""
+    for what, own, there in (
+        ("classes", run.data["class_names"], store.class_names),
+        ("channels", run.data["channels"], store.channels),
+    ):
+        if tuple(own) != there:
+            raise DataError(
+                f"Expected the {what} of {run.folder}, {', '.join(own)}, but {store.path} has {', '.join(there)}. "
+                "Give the store that the run was trained on, or one prepared alike."
+            )
+    check_sliced(store)
+    now, then = store.preprocessing.to_dict(), dict(run.data.get("preprocessing") or {})
+    changed = [name for name, value in then.items() if name != "size" and now.get(name) != value]
+    if changed:
+        log.warning(
+            "%s was prepared otherwise than what %s was trained on (%s): the network may do worse than it could.",
+            store.path,
+            run.folder,
+            ", ".join(f"{name} {now.get(name)} instead of {then[name]}" for name in changed),
+        )
+
+
+def check_sliced(store: Store) -> None:
+    """Refuse a store of whole volumes: networks are evaluated slice by slice."""
+    if store.preprocessing.unit != "slice":
+        raise DataError(
+            f"Expected a store of slices, but the samples of {store.path} are whole volumes. Prepare it as slices."
+        )
+
+
+def _cases(table: SampleTable, store: Store, part: str, config: TrainConfig) -> tuple[str, ...]:
+    parts = [one for one in SPLITS if (table.split == one).any()]
+    table = table.take(table.split == part)
+    if not len(table):
+        others = f"Evaluate another part (--split-part {' or '.join(parts)}), or" if parts else "Evaluate"
+        raise DataError(
+            f"Expected {part} cases in the split {config.data.split!r} of {store.path}, but there are none. {others} "
+            "another store (--data); train with --split stratified to hold some back."
+        )
+    labelled = tuple(case for case in table.cases if store.case_info(case).pixels is not None)
+    if not labelled:
+        others = " or ".join(one for one in reversed(parts) if one != part)
+        raise DataError(
+            f"Expected labelled {part} cases in {store.path}, but none has a label. Evaluate another part "
+            f"(--split-part {others}); train with --split stratified or fold:0/5 to hold labelled patients back."
+        )
+    if len(labelled) < len(table.cases):
+        log.warning(
+            "%d of %d %s cases have no label and are left out.",
+            len(table.cases) - len(labelled),
+            len(table.cases),
+            part,
+        )
+    return labelled
+
+
+def _check_unseen(run: Run, table: SampleTable, store: Store) -> None:
+    """Refuse to test on a patient that was trained on: the store or its split may have changed since."""
+    if run.samples is None:
+        return
+    trained = {one.rsplit("/", 3)[0] for one in run.samples.id.tolist()}  # dataset/patient
+    leaks = sorted({one.rsplit("/", 3)[0] for one in table.id.tolist()} & trained)
+    if leaks:
+        raise DataError(
+            f"Expected patients that {run.folder} was not trained on, but {leaks[0]} and {len(leaks) - 1} others of "
+            f"{store.path} were. The store or its split changed since: give the one it was trained with."
+        )
+
+
+def _unit(store: Store, cases: Sequence[str], given: Unit | None, convention: str) -> Unit:
+    lost = [case for case in cases if not knows_spacing(store.case_info(case))]
+    if given == "mm" and lost:
+        raise DataError(
+            f"Expected cases with a voxel size to measure in mm, but {lost[0]} and {len(lost) - 1} others of "
+            f"{store.path} have lost it. Measure in voxels, or prepare the original files."
+        )
+    return given or ("voxel" if lost or convention in IN_VOXELS else "mm")

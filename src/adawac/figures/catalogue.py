@@ -1,0 +1,110 @@
+"""From a figure's name and run folders to a picture, or to a file."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adawac.errors import ConfigError, UnknownNameError, near
+from adawac.figures.style import Style, Theme, Width
+
+if TYPE_CHECKING:
+    from adawac.figures.picture import Picture
+    from adawac.runs import Run
+
+FIGURES: Mapping[str, str] = {
+    "curves": "CE against ACR over epochs, for slices of one case from label-sparse to label-dense",
+    "weights": "CE, β and ACR of every sample and epoch, as three heat maps",
+    "overlays": "scan, ground truth and the predictions of one or several runs",
+    "scores": "DSC and HD95 of every class and patient, for one or several runs",
+    "separation": "how β tells label-sparse from label-dense samples, and how far Assumption 1 holds",
+}
+"""What each figure shows. `adawac.figures.NAME` has the function NAME that draws it."""
+
+_OF_ONE_RUN = ("curves", "weights")
+
+
+def draw(
+    name: str,
+    runs: "Run | Path | str | Sequence[Run | Path | str]",
+    out: Path | str | None = None,
+    *,
+    theme: Theme = "light",
+    width: Width = "column",
+    **options: Any,
+) -> Path:
+    """Draw a figure into a file, and return its path.
+
+    Args:
+        name: One of `FIGURES`.
+        runs: A run or several, as folders or opened.
+        out: The file, whose ending says what it is: .png, .svg or .pdf. By default `figures/NAME.png` in the first run.
+        theme: `light` or `dark`.
+        width: `column` (3.4 inches), `text` (7 inches) or a number of inches.
+        options: What the figure's function takes, such as `case="case01"` for `curves`.
+    """
+    from adawac.figures.picture import check_ending
+
+    opened = _open(runs)
+    path = Path(out) if out is not None else opened[0].folder / "figures" / f"{name}.png"
+    check_ending(path)  # before the work
+    return compose(name, opened, theme=theme, width=width, **options).save(path)
+
+
+def compose(
+    name: str,
+    runs: "Run | Path | str | Sequence[Run | Path | str]",
+    *,
+    theme: Theme = "light",
+    width: Width = "column",
+    **options: Any,
+) -> "Picture":
+    """Draw a figure and return it with its title and description; the arguments are those of `draw`."""
+    _check_name(name)
+    style = Style(theme=theme, width=width)
+    opened = _open(runs)
+    check_figure(name, len(opened), width=width, **options)
+    given = {key: value for key, value in options.items() if value is not None}
+    with style.applied():
+        picture = _function(name)(opened[0] if name in _OF_ONE_RUN else opened, style, **given)
+        picture.figure.draw_without_rendering()  # ticks come into being here, while the style is applied
+    return picture
+
+
+def check_figure(name: str, num_runs: int, *, width: Width = "column", **options: Any) -> None:
+    """Refuse what could not be drawn of any runs, before there are runs; the arguments are those of `draw`."""
+    _check_name(name)
+    Style(width=width)  # which refuses others
+    if name in _OF_ONE_RUN and num_runs > 1:
+        raise ConfigError(f"Expected one run for the figure {name!r}, but got {num_runs}. Draw one for each.")
+    _check_options(name, _function(name), {key: value for key, value in options.items() if value is not None})
+
+
+def _check_name(name: str) -> None:
+    if name not in FIGURES:
+        raise UnknownNameError(f"Expected the name of a figure, but got {name!r}. Near names: {near(name, FIGURES)}.")
+
+
+def _function(name: str) -> "Callable[..., Picture]":
+    function: Callable[..., Picture] = getattr(import_module(f"adawac.figures.{name}"), name)
+    return function
+
+
+def _open(runs: Any) -> "list[Run]":
+    from adawac.runs import Run
+
+    several = [runs] if isinstance(runs, Run | Path | str) else list(runs)
+    if not several:
+        raise ConfigError("Expected at least one run, but got none. Give a run folder.")
+    return [one if isinstance(one, Run) else Run(one) for one in several]
+
+
+def _check_options(name: str, function: "Callable[..., Picture]", given: Mapping[str, Any]) -> None:
+    known = [key for key, one in inspect.signature(function).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        listed = ", ".join(known) or "none"
+        raise ConfigError(
+            f"Expected only options of the figure {name!r} ({listed}), but got {', '.join(unknown)}. Leave it out."
+        )

@@ -1,0 +1,120 @@
+"""Names as they are shown: those of runs, cases and classes are other people's text."""
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+
+from adawac.figures.style import families
+from adawac.runs import Run
+
+_TELLING = ("preset", "model", "subset", "seed")
+
+
+def plain(text: object, most: int = 28) -> str:
+    """Return a text that can stand in a figure: one line, printable, shortened in its middle.
+
+    What has no glyph and what steers (line ends, changes of direction) is shown as its escape.
+    """
+    shown = "".join(one if one.isprintable() and ord(one) in _glyphs() else _escaped(one) for one in str(text))
+    if len(shown) <= most:
+        return shown
+    tail = (most - 1) * 2 // 5
+    return f"{shown[: most - 1 - tail]}…{shown[len(shown) - tail :]}"
+
+
+def lines(text: str, most: int) -> list[str]:
+    """Break a name into at most two lines, behind a separator if that makes them short enough; shorten what is not."""
+    if len(text) <= most:
+        return [text]
+    breaks = [place + 1 for place, one in enumerate(text) if one in "_-. /"]
+    fitting = [place for place in breaks if place <= most and len(text) - place <= most]
+    if not fitting:
+        return [plain(text, most)]
+    place = min(fitting, key=lambda one: abs(one - len(text) / 2))
+    return [text[:place], text[place:]]
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+@functools.cache
+def _glyphs() -> frozenset[int]:
+    from matplotlib.font_manager import findfont, get_font
+
+    return frozenset().union(*(get_font(findfont(family)).get_charmap() for family in families()))
+
+
+def run_labels(runs: Sequence[Run], most: int = 28) -> list[str]:
+    """Return the shortest labels that tell the runs apart: the method, and what else differs."""
+    parts = [[str(_about(run).get("method") or run.folder.resolve().name)] for run in runs]
+    for key in _TELLING:
+        values = [_about(run).get(key) for run in runs]
+        for group in _alike(parts):
+            if len({values[one] for one in group}) > 1:
+                for one in group:
+                    parts[one].append(f"seed {values[one]}" if key == "seed" else str(values[one]))
+    for group in _alike(parts):
+        for one in group:
+            parts[one].append(runs[one].folder.resolve().name)
+    for group in _alike(parts):
+        for count, one in enumerate(group, 1):
+            parts[one].append(f"#{count}")
+    return numbered([plain(", ".join(one), most) for one in parts])
+
+
+def numbered(labels: Sequence[str]) -> list[str]:
+    """Return the labels, with numbers behind those that are the same after shortening."""
+    twice = {label for label, count in Counter(labels).items() if count > 1}
+    seen: Counter[str] = Counter()
+    result = []
+    for label in labels:
+        seen[label] += 1
+        result.append(f"{label} #{seen[label]}" if label in twice else label)
+    return result
+
+
+def _about(run: Run) -> dict[str, object]:
+    """Return what tells a run from others; of a run without a summary, as far as its configuration says it."""
+    method, model = (run.settings.get(part) for part in ("method", "model"))
+    known = {
+        "method": method.get("name") if isinstance(method, dict) else method,
+        "model": model.get("name") if isinstance(model, dict) else model,
+        "seed": run.settings.get("seed"),
+    }
+    return known | run.summary
+
+
+def _alike(parts: list[list[str]]) -> list[list[int]]:
+    """Return the groups of places that have the same parts, where there is more than one."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, one in enumerate(parts):
+        groups.setdefault(tuple(one), []).append(place)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def progress(run: Run) -> str:
+    """Return how far a run has come, for one that is not finished; otherwise nothing."""
+    if run.status == "finished":
+        return ""
+    return f"{run.status}, epoch {run.epoch} of {run.info.get('epochs') or '?'}"
+
+
+def class_name(runs: Sequence[Run], label: int, most: int = 18) -> str:
+    """Return the name of a class as the first run that knows it has it."""
+    for run in runs:
+        names = run.data.get("class_names") or (run.samples.class_names if run.samples is not None else ())
+        if isinstance(names, list | tuple) and 0 <= label < len(names):
+            return plain(names[label], most)
+    return f"class {label}"
+
+
+def slice_name(run: Run, sample: str, most: int = 16) -> tuple[str, str]:
+    """Return the case and the number of a sample, from the table or from its id (`dataset/patient/case/axis/slice`)."""
+    if run.samples is not None:
+        for row in (run.samples.id == sample).nonzero()[0][:1]:
+            return plain(run.samples.case[row], most), f"slice {run.samples.slice[row]}"
+    head, *rest = sample.split("/", 4)
+    if len(rest) == 4:
+        return plain(rest[1], most), f"slice {plain(rest[3], most)}"
+    return plain(head if not rest else sample, most), ""

@@ -1,0 +1,50 @@
+"""Trained networks at work: `adawac.predict("runs/adawac", "scans", "labels")`, and exported for use elsewhere."""
+
+from typing import TYPE_CHECKING
+
+from adawac.lazy import lazy_names
+
+__all__ = [
+    "Ensemble",
+    "Exported",
+    "Prediction",
+    "Scan",
+    "Trained",
+    "export_model",
+    "export_onnx",
+    "find_cases",
+    "find_scans",
+    "keep_largest_components",
+    "load_trained",
+    "predict",
+    "save_model",
+]
+
+if TYPE_CHECKING:
+    from adawac.inference.ensemble import Ensemble
+    from adawac.inference.label_files import keep_largest_components
+    from adawac.inference.model_export import Exported, export_model, save_model
+    from adawac.inference.onnx import export_onnx
+    from adawac.inference.prediction import Prediction, predict
+    from adawac.inference.scan_search import Scan, find_cases, find_scans
+    from adawac.inference.trained import load_trained
+from adawac.inference.trained_network import Trained
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Ensemble": "ensemble:Ensemble",
+        "Exported": "model_export:Exported",
+        "Prediction": "prediction:Prediction",
+        "Scan": "scan_search:Scan",
+        "Trained": "trained_network:Trained",
+        "export_model": "model_export:export_model",
+        "export_onnx": "onnx:export_onnx",
+        "find_cases": "scan_search:find_cases",
+        "find_scans": "scan_search:find_scans",
+        "keep_largest_components": "label_files:keep_largest_components",
+        "load_trained": "trained:load_trained",
+        "predict": "prediction:predict",
+        "save_model": "model_export:save_model",
+    },
+)

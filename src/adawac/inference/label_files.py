@@ -1,0 +1,225 @@
+"""Label maps as files: cleaned up, as NIfTI on the scan's grid or as DICOM SEG, with a JSON file beside them."""
+
+import gzip
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import adawac
+from adawac.data.sources.dicom_series import LPS_TO_RAS, load_highdicom, load_pydicom
+from adawac.errors import DataError
+from adawac.files import beside, write_text
+from adawac.inference.ensemble import FULL
+from adawac.inference.volumes import Volume
+
+_PART = 1 << 24  # voxels that are counted at a time: counting casts to 64 bits
+
+
+def keep_largest_components(labels: npt.NDArray[np.integer[Any]]) -> int:
+    """Keep the largest connected part of each class, in place; all other parts become background.
+
+    Voxels are connected through their faces. Of parts of one size the first in the array's order stays. Each class is
+    looked at within its bounding box, which bounds the memory.
+
+    Returns:
+        How many voxels became background.
+    """
+    from scipy.ndimage import find_objects, label
+
+    removed = 0
+    for index, box in enumerate(find_objects(labels), start=1):
+        if box is None:  # the class does not occur
+            continue
+        part = labels[box]
+        mask = part == index
+        components, count = label(mask, output=np.int32)
+        if count < 2:
+            continue
+        sizes = np.zeros(count + 1, dtype=np.int64)
+        flat = components.reshape(-1)
+        for start in range(0, flat.size, _PART):
+            sizes += np.bincount(flat[start : start + _PART], minlength=count + 1)
+        sizes[0] = 0
+        lost = mask & (components != np.argmax(sizes))
+        removed += int(np.count_nonzero(lost))
+        part[lost] = 0
+    return removed
+
+
+def write_seg(path: Path, labels: npt.NDArray[np.integer[Any]], volume: Volume, class_names: Sequence[str]) -> None:
+    """Write class indices as binary segments, one for each class but the background.
+
+    Patient, study and frame of reference are those of the series, as DICOM wants it.
+    """
+    hd = load_highdicom()
+    sources = [load_pydicom().dcmread(one, stop_before_pixels=True) for one in volume.files]
+    # highdicom's axes are (slice, row, column) in LPS; ours are (column, row, slice) in RAS.
+    try:
+        seg = _quietly(
+            hd.seg.Segmentation,
+            source_images=sources,
+            pixel_array=hd.Volume(
+                np.ascontiguousarray(labels.transpose(2, 1, 0)),
+                LPS_TO_RAS @ volume.affine[:, [2, 1, 0, 3]],
+                coordinate_system="PATIENT",
+                frame_of_reference_uid=sources[0].FrameOfReferenceUID,
+            ),
+            segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
+            segment_descriptions=[_describe(index, name) for index, name in enumerate(class_names) if index],
+            series_instance_uid=hd.UID(),
+            series_number=int(sources[0].get("SeriesNumber") or 0) + 1000,
+            sop_instance_uid=hd.UID(),
+            instance_number=1,
+            manufacturer="adawac",
+            manufacturer_model_name="adawac",
+            software_versions=adawac.__version__,
+            device_serial_number="0",
+            series_description="adawac",
+            omit_empty_frames=True,
+        )
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise DataError(
+            f"Expected a series that a DICOM SEG can refer to, but got: {' '.join(str(error).split())} Write NIfTI."
+        ) from error
+    with beside(path) as temporary:
+        seg.save_as(temporary)
+
+
+def _quietly(make: Callable[..., Any], **options: Any) -> Any:
+    """Call highdicom without its warnings: they find fault with names of patients, and would print these."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return make(**options)
+
+
+def _describe(index: int, name: str) -> Any:
+    hd = load_highdicom()
+    from pydicom.sr.codedict import codes
+
+    return hd.seg.SegmentDescription(
+        segment_number=index,
+        segment_label=name[:64],
+        segmented_property_category=codes.SCT.AnatomicalStructure,
+        segmented_property_type=_code(name),
+        algorithm_type=hd.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
+        algorithm_identification=hd.AlgorithmIdentificationSequence(
+            name="adawac", family=codes.cid7162.ArtificialIntelligence, version=adawac.__version__
+        ),
+    )
+
+
+def _code(name: str) -> Any:
+    """Return SNOMED's code for a class that has a plain anatomical name, or that of an anatomical structure."""
+    from pydicom.sr.codedict import codes
+
+    words = [word for word in re.findall(r"[a-z]+", name.lower()) if word not in ("left", "right")]
+    try:
+        return getattr(codes.SCT, "".join(word.capitalize() for word in words))
+    except AttributeError:
+        return codes.SCT.AnatomicalStructure
+
+
+Array = npt.NDArray[Any]
+
+# What places a volume in space, as it stands in a header.
+_GEOMETRY = (
+    "dim_info",
+    "xyzt_units",
+    "qform_code",
+    "sform_code",
+    "quatern_b",
+    "quatern_c",
+    "quatern_d",
+    "qoffset_x",
+    "qoffset_y",
+    "qoffset_z",
+    "srow_x",
+    "srow_y",
+    "srow_z",
+)
+
+
+def class_table(class_names: Sequence[str], values: Sequence[int]) -> list[dict[str, Any]]:
+    """Return index, value in the label map, and name of each class."""
+    return [{"index": k, "value": int(v), "name": n} for k, (n, v) in enumerate(zip(class_names, values, strict=True))]
+
+
+def label_dtype(values: Sequence[int]) -> np.dtype[Any]:
+    """Return the smallest type that NIfTI readers know and that holds these label values."""
+    kinds = (np.uint8, np.int16, np.int32)
+    return np.dtype(next(one for one in kinds if np.iinfo(one).min <= min(values) and max(values) <= np.iinfo(one).max))
+
+
+def write_labels(path: Path, labels: Array, volume: Volume, classes: Sequence[Mapping[str, Any]]) -> None:
+    """Write a label map on the scan's grid; the classes stand in an extension of the header, too."""
+    header = _header(volume, labels.shape, labels.dtype, classes)
+    header.set_intent("label", name="adawac")
+    with _compressed(path) as stream:
+        header.write_to(stream)
+        _write_array(stream, labels)
+
+
+def write_probabilities(
+    path: Path, volumes: Iterable[Array], volume: Volume, classes: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write one volume of 16-bit shares for each class, along the fourth axis; readers get numbers from 0 to 1."""
+    header = _header(volume, (*volume.shape, len(classes)), np.dtype(np.uint16), classes)
+    header.set_slope_inter(1 / FULL, 0)
+    header.set_intent("estimate", name="probability")
+    with _compressed(path) as stream:
+        header.write_to(stream)
+        for one in volumes:
+            _write_array(stream, one)
+
+
+def write_sidecar(path: Path, data: Mapping[str, Any]) -> None:
+    """Write what a label map means, and how it was made."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def _header(volume: Volume, shape: Sequence[int], dtype: "np.dtype[Any]", classes: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a header with the scan's geometry, bit for bit, and nothing else of it: descriptions may name people."""
+    import nibabel as nib
+
+    own = volume.header
+    header: Any = nib.Nifti1Header() if own is None else type(own)()
+    header.set_data_dtype(dtype)
+    header.set_data_shape(shape)
+    if own is None:
+        header.set_xyzt_units("mm")
+        header.set_sform(volume.affine, code="scanner")
+        gram = volume.affine[:3, :3].T @ volume.affine[:3, :3]
+        sheared = not np.allclose(gram, np.diag(np.diag(gram)), atol=1e-4)  # a tilted gantry: no quaternion says that
+        header.set_qform(volume.affine, code="unknown" if sheared else "scanner")
+    else:
+        header["pixdim"][:4] = own["pixdim"][:4]
+        for name in _GEOMETRY:
+            header[name] = own[name]
+    names = ", ".join(f"{one['value']} {one['name']}" for one in classes[1:])
+    header["descrip"] = f"adawac {adawac.__version__}: {names}".encode("ascii", "replace")[:79]
+    header.extensions.append(nib.nifti1.Nifti1Extension("comment", json.dumps({"classes": list(classes)}).encode()))
+    return header
+
+
+@contextmanager
+def _compressed(path: Path) -> Iterator[gzip.GzipFile]:
+    """Yield a stream into a file that appears when it is whole; the same label map gives the same bytes."""
+    with (
+        beside(path) as temporary,
+        temporary.open("wb") as file,
+        gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0) as stream,
+    ):
+        yield stream
+
+
+def _write_array(stream: gzip.GzipFile, array: Array) -> None:
+    """Write a volume in NIfTI's order, the first axis fastest, slice by slice."""
+    for part in array.transpose(2, 1, 0):
+        stream.write(np.ascontiguousarray(part).data)

@@ -1,0 +1,137 @@
+"""`model.json`: what a model folder says about its weights. Plain data, checked field by field and by two digests."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import adawac
+from adawac.config import Config, ModelConfig, from_dict, to_dict
+from adawac.data.preprocessing import Preprocessing
+from adawac.errors import AdawacError, MissingFileError, RunError
+from adawac.inference.predictor import Resize
+from adawac.inference.trained_network import Trained
+
+CARD, WEIGHTS = "model.json", "weights.safetensors"
+FORMAT_VERSION = 1
+"""Raised when a reader of the older version could no longer make sense of a folder."""
+
+_DIGEST = "description_sha256"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCard(Config):
+    """A network without its weights: `Trained` as plain data.
+
+    Attributes:
+        format_version: Version of this format.
+        adawac: Version of adawac that wrote it.
+        model: How the network is built.
+        faithful: Whether it is a TransUNet that keeps the original's border.
+        image_size: Height and width of its input.
+        resize: How slices are resized to it: `bilinear`, `cubic`, or `released` (SciPy's spline, as the released code).
+        channels: Names of the input's channels.
+        class_names: Its classes, background first.
+        label_values: The values that stand for each class in the data set's own files.
+        preprocessing: How a scan becomes its input (`adawac.data.preprocessing.Preprocessing`).
+        postprocessing: What is done with the network's output, in words.
+        dataset: What it was trained on.
+        checkpoint: Which weights of its run.
+    """
+
+    format_version: int
+    adawac: str
+    model: ModelConfig
+    faithful: bool | None
+    image_size: tuple[int, int]
+    resize: Resize
+    channels: tuple[str, ...]
+    class_names: tuple[str, ...]
+    label_values: tuple[tuple[int, ...], ...]
+    preprocessing: dict[str, Any]
+    postprocessing: dict[str, Any]
+    dataset: str
+    checkpoint: str
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield what would fail later, or give wrong labels."""
+        if min(self.image_size) < 1:
+            yield "image_size", f"expected a height and a width, but got {self.image_size}. Export it again."
+        if not self.channels or len(self.class_names) < 2:
+            yield "class_names", "expected a channel and two classes or more. Export it again."
+        if len(self.label_values) != len(self.class_names) or not all(self.label_values):
+            yield "label_values", f"expected values for {len(self.class_names)} classes. Export it again."
+        try:
+            Preprocessing.from_dict(self.preprocessing)
+        except (AdawacError, TypeError) as error:
+            yield "preprocessing", f"{error} Export it again."
+
+
+def card_of(trained: Trained) -> dict[str, Any]:
+    """Return a network's description as plain data."""
+    return to_dict(
+        ModelCard(
+            format_version=FORMAT_VERSION,
+            adawac=adawac.__version__,
+            model=replace(trained.model, pretrained=None),  # may be a path of the user's; the weights replace it
+            faithful=trained.faithful,
+            image_size=trained.image_size,
+            resize=trained.resize,
+            channels=trained.channels,
+            class_names=trained.class_names,
+            label_values=trained.label_values,
+            preprocessing=trained.preprocessing.to_dict(),
+            postprocessing={
+                "classes": "argmax of the logits over the classes",
+                "resize": "nearest neighbour, from the network's input size to the slice's own",
+                "grid": "orientation and spacing undone, by nearest neighbour",
+            },
+            dataset=trained.dataset,
+            checkpoint=trained.checkpoint,
+        )
+    )
+
+
+def seal(card: Mapping[str, Any], weights: Path) -> dict[str, Any]:
+    """Return a description with the digests of the weights and of itself."""
+    sealed = {**card, "weights_sha256": file_digest(weights)}
+    return {**sealed, _DIGEST: _digest(sealed)}
+
+
+def read_card(folder: Path) -> tuple[ModelCard, str]:
+    """Return a folder's description and the digest that its weights must have."""
+    path = folder / CARD
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise MissingFileError(f"Expected a model folder, but {folder} has no {CARD}. Export it again.") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"Expected JSON in {path}, but it cannot be read ({error}). Copy the folder again.") from error
+    if not isinstance(data, dict):
+        raise RunError(f"Expected a JSON object in {path}, but got {type(data).__name__}. Copy the folder again.")
+    version = data.get("format_version")
+    if type(version) is not int or not 0 < version <= FORMAT_VERSION:
+        raise RunError(
+            f"Expected a model folder of format version {FORMAT_VERSION} or older, but {path} has {version!r}. "
+            "Upgrade adawac: pip install --upgrade adawac."
+        )
+    written, weights = data.pop(_DIGEST, None), data.get("weights_sha256")
+    if written != _digest(data) or not isinstance(weights, str):
+        raise RunError(
+            f"Expected {path} as it was exported, but it was changed: its content does not have the SHA-256 that it "
+            "carries. Copy the folder again, or export it again."
+        )
+    del data["weights_sha256"]
+    return from_dict(ModelCard, data, source=str(path)), weights
+
+
+def file_digest(path: Path) -> str:
+    """Return a file's SHA-256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode("ascii")).hexdigest()

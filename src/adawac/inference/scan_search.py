@@ -1,0 +1,273 @@
+"""Which scans were meant: files, folders and patterns to NIfTI files and DICOM series, each with a name of its own."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from adawac.data.sources.dicom_series import load_pydicom
+from adawac.data.sources.file_search import (
+    WILDCARD,
+    case_and_channel,
+    channel_fault,
+    find,
+    glob_cases,
+    is_closed,
+    is_nifti,
+    stem,
+    walk,
+)
+from adawac.errors import MissingFileError
+
+_DICOM = (".dcm", ".dicom", ".ima")
+_MODALITIES = ("CT", "MR", "PT")  # structure sets, doses, reports and segmentations are no scans
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """A scan that was found but not read.
+
+    Attributes:
+        name: What its label map will be called; no two scans have the same.
+        kind: How it is stored.
+        files: Its files: one for each channel (NIfTI), or one for each slice (DICOM).
+        problem: Why it cannot be read, as far as its name and header tell; empty if they tell nothing.
+    """
+
+    name: str
+    kind: Literal["nifti", "dicom"]
+    files: tuple[Path, ...]
+    problem: str = ""
+
+    @property
+    def path(self) -> Path:
+        """What a person would call the scan: its file, or the folder of its series."""
+        return min((one.parent for one in self.files), key=_depth) if len(self.files) > 1 else self.files[0]
+
+
+def find_scans(given: Iterable[Path | str], channels: int = 1, leave_out: Path | None = None) -> list[Scan]:
+    """Return the scans that files, folders and patterns stand for, each once.
+
+    Args:
+        given: NIfTI files, DICOM files, folders of either (searched all the way down, but for nnU-Net's label maps), or
+            glob patterns of these.
+        channels: Channels of a scan. With several, files CASE_0000.nii.gz, CASE_0001.nii.gz, … are one scan.
+        leave_out: A folder that is not searched: where the label maps go.
+    """
+    places = list(_places(given))
+    scans = list(_scans_of([one for one in places if not one.is_dir()], channels, folder=None))
+    for folder in (one for one in places if one.is_dir()):
+        if beside := _scans_beside(folder.absolute()):
+            raise MissingFileError(f"Expected scans, but {folder} holds label maps. Give {beside}.")
+        own = list(_scans_of(sorted(_below(folder, leave_out)), channels, folder))
+        if not own:
+            raise MissingFileError(
+                f"Expected scans in {folder}, but it has neither NIfTI files nor DICOM series. Correct the path."
+            )
+        scans += own
+    return _named({scan.files[0].resolve(): scan for scan in reversed(scans)}.values())
+
+
+def find_cases(folders: Iterable[Path | str], images: Sequence[str], leave_out: Path | None = None) -> list[Scan]:
+    """Return the scans whose channels are files of their own, each with its pattern, as `prepare` takes them.
+
+    Args:
+        folders: Where to look.
+        images: A pattern for each channel, seen from the folder; what the wildcards stand for is the scan's name.
+        leave_out: A folder that is not searched: where the label maps go.
+    """
+    scans = []
+    for folder in _places(folders):
+        if not folder.is_dir():
+            raise MissingFileError(f"Expected a folder to look for {images[0]!r} in, but {folder} is a file. Give it.")
+        skipped = _skipped(folder, leave_out)
+        channels = [glob_cases(folder, pattern) for pattern in images]
+        found = [case for case, path in channels[0].items() if not (skipped and path.resolve().is_relative_to(skipped))]
+        if not found:
+            raise MissingFileError(f"Expected scans that match {images[0]!r} in {folder}, but got none. Correct it.")
+        for case in found:
+            missing = [pattern for pattern, own in zip(images, channels, strict=True) if case not in own]
+            problem = f"Expected every channel, but nothing matches {missing[0]!r}. Add the file." if missing else ""
+            files = tuple(own[case] for own in channels if case in own)
+            scans.append(Scan(name=case or folder.resolve().name, kind="nifti", files=files, problem=problem))
+    return _named({scan.files[0].resolve(): scan for scan in reversed(scans)}.values())
+
+
+def _places(given: Iterable[Path | str]) -> Iterator[Path]:
+    """Yield what exists of the given words; those that do not exist are patterns."""
+    for word in given:
+        path = Path(word).expanduser()
+        matches = [path] if path.exists() else _matches(path)
+        if not matches:
+            raise MissingFileError(
+                f"Expected a scan, a folder or a pattern, but {word} matches nothing. Correct the path."
+            )
+        yield from matches
+
+
+def _matches(pattern: Path) -> list[Path]:
+    """Return what matches a pattern, but nothing in folders that do, which are searched, or in those of label maps."""
+    fixed = next((k for k, part in enumerate(pattern.parts) if WILDCARD.search(part)), None)
+    if fixed is None:
+        return []
+    root = Path(*pattern.parts[:fixed])
+    found = find(root, str(Path(*pattern.parts[fixed:])))
+    folders = {one for one in found if one.is_dir()}
+    folders |= {one for path in found for one in path.parents if one != root and _scans_beside(one)}
+    return [one for one in found if folders.isdisjoint(one.parents)]
+
+
+def _below(folder: Path, leave_out: Path | None) -> Iterator[Path]:
+    """Yield the files of a folder, without earlier label maps and nnU-Net's, and folders that are closed."""
+    skipped = _skipped(folder, leave_out)
+
+    def no_scans(one: Path) -> bool:
+        return _scans_beside(one) is not None or (skipped is not None and one.resolve().is_relative_to(skipped))
+
+    for place, files in walk(folder, no_scans):
+        yield from [place] if is_closed(place) else files
+
+
+def _scans_beside(folder: Path) -> Path | None:
+    """Return the folder of the scans that belong to a folder of label maps, as imagesTr does to labelsTr."""
+    if not folder.name.startswith("labels"):
+        return None
+    scans = folder.with_name(folder.name.replace("labels", "images", 1))
+    return scans if scans.is_dir() else None
+
+
+def _skipped(folder: Path, leave_out: Path | None) -> Path | None:
+    """Return what is not to be searched, if it lies below the folder."""
+    skipped = leave_out.resolve() if leave_out is not None else None
+    return skipped if skipped is not None and folder.resolve() in skipped.parents else None
+
+
+# -- files to scans ---------------------------------------------------------------------------------------------------
+
+
+def _scans_of(paths: Iterable[Path], channels: int, folder: Path | None) -> Iterator[Scan]:
+    """Yield the scans among some files; what is none of them is passed over in a folder, but not where it was named."""
+    nifti, dicom = [], []
+    for path in paths:
+        if path.is_dir():
+            problem = "Expected a folder of scans, but it may not be read. Change its permissions."
+            yield Scan(name=path.name, kind="nifti", files=(path,), problem=problem)
+        elif not path.exists():
+            problem = "Expected a file, but it is a link to nothing. Mend the link, or fetch what it leads to."
+            yield Scan(name=stem(path), kind="nifti", files=(path,), problem=problem)
+        elif is_nifti(path):
+            nifti.append(path)
+        elif _is_dicom(path):
+            dicom.append(path)
+        elif folder is None:
+            problem = "Expected a NIfTI file (.nii, .nii.gz) or a DICOM image, but it is neither. Leave it out."
+            yield Scan(name=path.stem, kind="nifti", files=(path,), problem=problem)
+    yield from _nifti_scans(nifti, channels)
+    yield from _dicom_scans(dicom, folder)
+
+
+def _is_dicom(path: Path) -> bool:
+    if path.suffix.lower() in _DICOM:
+        return True
+    try:
+        with path.open("rb") as file:
+            return path.name != "DICOMDIR" and file.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def _nifti_scans(paths: Sequence[Path], channels: int) -> Iterator[Scan]:
+    groups: dict[tuple[Path, str, bool], list[Path]] = {}
+    for path in sorted(paths):
+        match = case_and_channel(path) if channels > 1 else None
+        key = (path.parent, match[0], True) if match else (path, stem(path), False)
+        groups.setdefault(key, []).append(path)
+    for (_, name, numbered), files in groups.items():
+        problem = channel_fault(name, files) if numbered and len(files) > 1 else ""  # one 4D file may end in a year
+        yield Scan(name=name, kind="nifti", files=tuple(files), problem=problem)
+
+
+def _dicom_scans(paths: Sequence[Path], folder: Path | None) -> Iterator[Scan]:
+    """Sort files by series; files that were named one by one belong together only within a folder."""
+    series: dict[tuple[str, Path | None], list[Path]] = {}
+    for path in paths:
+        header = _read_header(path)
+        if isinstance(header, str):
+            yield Scan(name=path.stem, kind="dicom", files=(path,), problem=header)
+        elif header.get("Modality") in _MODALITIES and "LOCALIZER" not in header.get("ImageType", ()):
+            key = str(header.SeriesInstanceUID), path.parent if folder is None else None
+            series.setdefault(key, []).append(path)
+        elif folder is None:
+            problem = (
+                f"Expected a series of {', '.join(_MODALITIES)}, but it is {header.get('Modality')}. Leave it out."
+            )
+            yield Scan(name=path.stem, kind="dicom", files=(path,), problem=problem)
+    folders = Counter(_folder(files) for files in series.values())
+    for (uid, _), files in series.items():
+        own = _folder(files)
+        name = _absolute(own).name
+        if folders[own] > 1:  # several series in one folder
+            name += "_" + sha256(uid.encode()).hexdigest()[:8]
+        yield Scan(name=name, kind="dicom", files=tuple(files))
+
+
+def _read_header(path: Path) -> Any:
+    """Return the tags that tell series apart, or what is wrong with the file."""
+    pydicom = load_pydicom()
+    try:
+        header = pydicom.dcmread(
+            path, stop_before_pixels=True, specific_tags=["Modality", "SeriesInstanceUID", "ImageType"]
+        )
+        header.SeriesInstanceUID  # noqa: B018  a file without it cannot be placed
+    except (pydicom.errors.InvalidDicomError, OSError, EOFError, ValueError, AttributeError) as error:
+        return f"Expected a DICOM file, but it cannot be read ({error}). Copy it again, or remove it."
+    return header
+
+
+def _folder(files: Iterable[Path]) -> Path:
+    return min((one.parent for one in files), key=_depth)
+
+
+def _absolute(folder: Path) -> Path:
+    """Return a folder with all its names, those of links as they stand: people named them."""
+    return Path(os.path.abspath(folder))  # noqa: PTH100  Path.absolute keeps a/..
+
+
+def _depth(path: Path) -> int:
+    return len(path.parts)
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def _named(scans: Iterable[Scan]) -> list[Scan]:
+    """Return the scans with names that differ: the folders above come before the name, as many as it takes."""
+    found = sorted(scans, key=lambda scan: [str(one) for one in scan.files])
+    above = [_folders_above(scan) for scan in found]
+    depth = [0] * len(found)
+    while True:
+        names = [
+            "_".join([*up[len(up) - deep :], scan.name]) for scan, up, deep in zip(found, above, depth, strict=True)
+        ]
+        count = Counter(name.casefold() for name in names)  # not every file system tells A from a
+        clash = [k for k, name in enumerate(names) if count[name.casefold()] > 1]
+        places: dict[str, set[str]] = {}
+        for k in clash:
+            places.setdefault(names[k].casefold(), set()).add("/".join(above[k]))
+        deeper = [k for k in clash if depth[k] < len(above[k]) and len(places[names[k].casefold()]) > 1]
+        if not deeper:
+            break
+        for k in deeper:
+            depth[k] += 1
+    for k in clash:  # such as a.nii and a.nii.gz in one folder
+        names[k] += "_" + sha256(str(found[k].files[0].resolve()).encode()).hexdigest()[:8]
+    return [replace(scan, name=name) for scan, name in zip(found, names, strict=True)]
+
+
+def _folders_above(scan: Scan) -> list[str]:
+    where = _absolute(_folder(scan.files))
+    parts = (where.parent if scan.kind == "dicom" and not scan.problem else where).parts
+    return [part for part in parts if part != where.anchor]

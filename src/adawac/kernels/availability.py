@@ -1,0 +1,46 @@
+"""Whether kernels of our own, written in Triton, run on a device."""
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from adawac.kernels.rehearsal import performance, rehearsal
+
+log = logging.getLogger(__name__)
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then kernels run on CPU tensors, slowly: for tests
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def plain(x: Tensor) -> bool:
+    """Tell whether a tensor is one that kernels read: on a GPU, and no fake, distributed or annotated one."""
+    return (
+        not torch.compiler.is_compiling()  # the compiler fuses torch's functions by itself
+        and type(x) in (Tensor, torch.nn.Parameter)
+        and (x.is_cuda or INTERPRETED)
+        and x.dtype in DTYPES
+    )
+
+
+def succeeds(what: str, device: torch.device, trial: Callable[[], None]) -> bool:
+    """Tell whether a trial of kernels goes well there: Triton needs a GPU that it knows, and a C compiler."""
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            with rehearsal(device), suppress(AssertionError):  # nothing runs, so that nothing is right
+                trial()
+            with performance():
+                trial()
+    except Exception as error:  # Triton raises whatever its compiler, the driver or the system do
+        log.warning(
+            "%s run on torch's own kernels, which are slower: Triton's do not work on %s (%s: %s).",
+            what,
+            device,
+            type(error).__name__,
+            next(iter(str(error).splitlines()), ""),
+        )
+        return False
+    return True

@@ -1,0 +1,184 @@
+"""Upsampling with the skip connection, and max pooling, of channels-last maps on the kernels of this package."""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from adawac.kernels.norms import TILE, WARPS, fits
+
+
+def enlarge(x: Tensor, skip: Tensor | None = None, *, bilinear: bool = False) -> Tensor:
+    """Return x in twice its height and width, followed by the skip connection's channels where there is one.
+
+    Args:
+        x: (N, C, H, W), channels-last in memory.
+        skip: (N, S, 2H, 2W), of x's type and layout.
+        bilinear: Interpolate with corners on corners; otherwise repeat each pixel four times.
+    """
+    y: Tensor = _Enlarge.apply(x, skip, bilinear)
+    return y
+
+
+def can_enlarge(x: Tensor, size: Sequence[int], skip: Tensor | None = None) -> bool:
+    """Tell whether `enlarge` can bring x to this size beside this skip connection; if not, torch must."""
+    height, width = x.shape[-2:]
+    return (
+        fits(x)
+        and tuple(size) == (2 * height, 2 * width)
+        and min(height, width) > 1
+        and len(x) * 4 * height * width < 2**31  # pixels are counted in 32 bits
+        and (skip is None or (fits(skip) and skip.dtype == x.dtype and skip.shape[2:] == tuple(size)))
+        and (skip is None or len(skip) == len(x))
+    )
+
+
+class _Enlarge(torch.autograd.Function):
+    """The kernels. Nothing here waits for the device, so all of it can be captured."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, skip: Tensor | None, bilinear: bool) -> Tensor:
+        from adawac.kernels import resizing_kernels
+
+        images, channels, height, width = x.shape
+        skipped = 0 if skip is None else skip.shape[1]
+        y = torch.empty(
+            (images, channels + skipped, 2 * height, 2 * width),
+            dtype=x.dtype,
+            device=x.device,
+            memory_format=torch.channels_last,
+        )
+        pixels = images * 4 * height * width
+        tile = tile_of(max(channels, skipped))
+        blocks = ceil(channels / tile["BLOCK_C"]) + ceil(skipped / tile["BLOCK_C"])
+        with torch.cuda.device_of(x):
+            resizing_kernels.join[(ceil(pixels / tile["BLOCK_R"]), blocks)](
+                x,
+                x if skip is None else skip,
+                y,
+                pixels,
+                2 * height,
+                2 * width,
+                channels,
+                skipped,
+                BILINEAR=bilinear,
+                **tile,
+                num_warps=WARPS,
+            )
+        ctx.shape, ctx.bilinear, ctx.joined = x.shape, bilinear, skip is not None
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+        from adawac.kernels import resizing_kernels
+
+        images, channels, height, width = ctx.shape
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
+        pixels = images * height * width
+        tile = tile_of(channels)
+        with torch.cuda.device_of(dy):
+            resizing_kernels.enlarged_gradient[(ceil(pixels / tile["BLOCK_R"]), ceil(channels / tile["BLOCK_C"]))](
+                dy,
+                dx,
+                pixels,
+                height,
+                width,
+                channels,
+                dy.shape[1],
+                BILINEAR=ctx.bilinear,
+                # A pixel of the small map went into two of each axis of the large one, or, with weights, up to five.
+                TAPS=5 if ctx.bilinear else 2,
+                **tile,
+                num_warps=WARPS,
+            )
+        return dx, dy[:, channels:] if ctx.joined else None, None
+
+
+def tile_of(channels: int) -> dict[str, int]:
+    """Return how many pixels and channels of a map a program handles at a time."""
+    columns = min(64, 1 << (channels - 1).bit_length())
+    return {"BLOCK_R": TILE // columns, "BLOCK_C": columns}
+
+
+class MaxPool2d(nn.MaxPool2d):
+    """torch's maximum over windows, on our kernels where these take its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return each window's maximum."""
+        if not self.fits(input):
+            return super().forward(input)  # type: ignore[no-any-return]
+        padding = self.padding if isinstance(self.padding, int) else self.padding[0]
+        size = [_windows(side, padding, self.ceil_mode) for side in input.shape[2:]]
+        y: Tensor = _Maxima.apply(input, size, padding)
+        return y
+
+    def fits(self, x: Tensor) -> bool:
+        """Tell whether the kernel can take this input: windows of three, two apart, channels-last on a GPU."""
+        return (
+            self.kernel_size in (3, (3, 3))
+            and self.stride in (2, (2, 2))
+            and self.dilation in (1, (1, 1))
+            and self.padding in (0, 1, (0, 0), (1, 1))
+            and not self.return_indices
+            and fits(x)
+            and min(x.shape[2:]) > 2
+            and x[:, 0].numel() < 2**31  # pixels are counted in 32 bits
+        )
+
+
+def _windows(side: int, padding: int, ceil_mode: bool) -> int:
+    """Return how many windows there are on a side; as in torch, none begins in the padding after it."""
+    steps = (side + 2 * padding - 3 + (1 if ceil_mode else 0)) // 2 + 1
+    return steps - 1 if (steps - 1) * 2 >= side + padding else steps
+
+
+class _Maxima(torch.autograd.Function):
+    """The kernels. Nothing here waits for the device, so all of it can be captured."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, size: Sequence[int], padding: int) -> Tensor:
+        from adawac.kernels import resizing_kernels
+
+        shape = (*x.shape[:2], *size)
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        taken = torch.empty_like(y, dtype=torch.int8)
+        _launch(resizing_kernels.maxima, (x, y, taken), y, x.shape, shape, padding)
+        ctx.save_for_backward(taken)
+        ctx.shape, ctx.padding = x.shape, padding
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+        from adawac.kernels import resizing_kernels
+
+        (taken,) = ctx.saved_tensors
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
+        _launch(resizing_kernels.maxima_gradient, (dy, taken, dx), dx, ctx.shape, dy.shape, ctx.padding)
+        return dx, None, None
+
+
+def _launch(
+    kernel: Any, maps: tuple[Tensor, ...], written: Tensor, shape: Sequence[int], out: Sequence[int], padding: int
+) -> None:
+    """Run a kernel with programs for all pixels of the map that it writes."""
+    channels = written.shape[1]
+    pixels = written.numel() // channels
+    tile = tile_of(channels)
+    with torch.cuda.device_of(written):
+        kernel[(ceil(pixels / tile["BLOCK_R"]), ceil(channels / tile["BLOCK_C"]))](
+            *maps,
+            pixels,
+            *shape[2:],
+            *out[2:],
+            channels,
+            PADDING=padding,
+            **tile,
+            num_warps=WARPS,
+        )

@@ -1,0 +1,80 @@
+"""A network's weights in bf16, all at once: autocast casts each by itself, and each one's gradient back again."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from adawac.kernels.convolutions import Conv2d as NarrowConv2d
+from adawac.kernels.side_stream import await_gradients, mark_late
+
+# Modules whose parameters autocast casts as they are: those that compute with their weights first are not among them.
+PLAIN = (nn.Conv2d, NarrowConv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
+
+
+class CastWeights:
+    """The weights of a module's convolutions and linear layers in another type, differentiably.
+
+    The numbers are autocast's; a step of TransUNet has hundreds of kernels less. Weights that are standardised are so
+    at once as well: what comes first in a pass is the last on the way back, when all gradients are awaited.
+
+    Args:
+        module: The module.
+        dtype: The type that autocast uses.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype):
+        self.dtype = dtype
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.standards: dict[str, Callable[[torch.dtype], Tensor | None]] = {}
+        for prefix, one in module.named_modules():
+            if type(one) in PLAIN:
+                self.parameters |= dict(one.named_parameters(prefix, recurse=False))
+            elif hasattr(one, "standard"):
+                self.standards[f"{prefix}.weight"] = one.standard
+
+    def __call__(self) -> dict[str, Tensor]:
+        """Return the weights by their names, as `torch.func.functional_call` takes them."""
+        cast: Sequence[Tensor] = _Cast.apply(self.dtype, *self.parameters.values())
+        mark_late(cast)
+        standard = {name: compute(self.dtype) for name, compute in self.standards.items()}
+        found = dict(zip(self.parameters, cast, strict=True)) | standard
+        return {name: weight for name, weight in found.items() if weight is not None}
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.layouts = [torch.empty_like(one, device="meta") for one in weights]
+        ctx.set_materialize_grads(False)
+        return tuple(_copied(weights, ctx.layouts, dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Sequence[Tensor | None]:
+        given = [one for one in gradients if one is not None]
+        if given:
+            await_gradients(given[0].device)
+        layouts = [layout for layout, one in zip(ctx.layouts, gradients, strict=True) if one is not None]
+        cast = iter(_copied(given, layouts, torch.float32))
+        return (None, *(None if one is None else next(cast) for one in gradients))
+
+
+def _copied(tensors: Sequence[Tensor], layouts: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return copies in a type and in layouts: all whose layout stays in one go, as torch does it fast."""
+    copies = [
+        torch.empty_strided(layout.shape, layout.stride(), dtype=dtype, device=one.device)
+        for one, layout in zip(tensors, layouts, strict=True)
+    ]
+    same = [copy.stride() == one.stride() for copy, one in zip(copies, tensors, strict=True)]
+    pairs = list(zip(copies, tensors, same, strict=True))
+    if any(same):
+        torch._foreach_copy_(
+            [copy for copy, _, is_same in pairs if is_same], [one for _, one, is_same in pairs if is_same]
+        )
+    for copy, one, is_same in pairs:
+        if not is_same:
+            copy.copy_(one)
+    return copies

@@ -1,0 +1,266 @@
+"""Networks by name: our own, and those of smp, timm and MONAI."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from adawac.errors import ConfigError, UnknownNameError, near
+from adawac.models.libraries import MODELS, Built, Size, library, quietly
+from adawac.models.transunet import TransUNet
+
+# Factories: each is called with those of num_classes, in_channels and image_size that it has parameters for, and with
+# options. Those of other packages may return a network alone or (network, tap) instead of a `Built`.
+
+
+# -- segmentation_models_pytorch, and timm through it ------------------------------------------------------------------
+
+
+def smp_network(name: str, num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """Build `ARCH/ENCODER`; without an encoder it is resnet34, for DPT ViT-B/16."""
+    smp = library("segmentation_models_pytorch", "segmentation-models-pytorch")
+    wanted, _, encoder = name.partition("/")
+    architecture = _smp_architecture(wanted)
+    encoder = encoder or _default_encoder(architecture)
+    _check_encoder(encoder)
+    _check_smp_options(getattr(smp, architecture), encoder, options)
+    if architecture == "DPT":  # its transformer would otherwise take the size that it was pretrained with only
+        options.setdefault("dynamic_img_size", True)
+    with quietly():  # smp's own `timm-` names are deprecated, but still offered
+        network = smp.create_model(
+            architecture, encoder, encoder_weights=None, in_channels=in_channels, classes=num_classes, **options
+        )
+    _check_divisible(network, f"smp:{architecture}/{encoder}", image_size)
+    inner = "encoder.model" if hasattr(network.encoder, "model") else "encoder"
+    return Built(network=network, tap=_smp_tap(network), encoder=inner, imagenet=encoder)
+
+
+def timm_network(name: str, num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """Build a UNet on one of timm's encoders: short for `smp:Unet/tu-NAME`."""
+    return smp_network(f"Unet/tu-{name}", num_classes, in_channels, image_size, **options)
+
+
+def smp_architectures() -> list[str]:
+    """Return the names of smp's architectures."""
+    smp = library("segmentation_models_pytorch", "segmentation-models-pytorch")
+    return [architecture.__name__ for architecture in smp.MODEL_ARCHITECTURES_MAPPING.values()]
+
+
+def smp_encoders() -> list[str]:
+    """Return the names of smp's own encoders; timm's come on top, as `tu-NAME`."""
+    return list(library("segmentation_models_pytorch", "segmentation-models-pytorch").encoders.get_encoder_names())
+
+
+def _default_encoder(architecture: str) -> str:
+    """Return the encoder of an architecture that is named alone."""
+    return "tu-vit_base_patch16_224" if architecture == "DPT" else "resnet34"
+
+
+def smp_names() -> Iterator[str]:
+    """Yield each architecture with its default encoder."""
+    for architecture in smp_architectures():
+        yield f"smp:{architecture}/{_default_encoder(architecture)}"
+
+
+def _smp_architecture(name: str) -> str:
+    known = {architecture.lower(): architecture for architecture in smp_architectures()}
+    if name.lower() not in known:
+        raise UnknownNameError(
+            f"Expected smp:ARCH/ENCODER with one of smp's architectures, but got {name!r}. Near names: "
+            f"{near(name, known.values())}."
+        )
+    return known[name.lower()]
+
+
+def _check_encoder(name: str) -> None:
+    known = smp_encoders()
+    if name.startswith("tu-"):
+        timm = library("timm", "timm")
+        if timm.is_model(name[3:].partition(".")[0]):
+            return
+        known = [f"tu-{one}" for one in timm.list_models()]
+    if name not in known:
+        raise UnknownNameError(
+            f"Expected one of smp's encoders or tu-NAME for one of timm's, but got {name!r}. Near names: "
+            f"{near(name, known)}."
+        )
+
+
+def _check_smp_options(architecture: Any, encoder: str, options: Mapping[str, Any]) -> None:
+    known = inspect.signature(architecture).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown and not encoder.startswith("tu-"):  # timm's encoders take more, and check it; smp's own would ignore it
+        raise ConfigError(
+            f"Expected an option of smp's {architecture.__name__}, but got {unknown[0]!r}. Near names: "
+            f"{near(unknown[0], set(known) - {'kwargs'})}."
+        )
+
+
+def _smp_tap(network: Any) -> str:
+    """Return the deepest feature map's module: the encoder gives a list of maps, but DPT's gives tokens as well."""
+    indices = getattr(network.encoder, "_output_indices", None)
+    if indices is None:
+        return "encoder"
+    return f"encoder.model.{network.encoder.model.feature_info[indices[-1]]['module']}"
+
+
+def _check_divisible(network: Any, name: str, image_size: Size) -> None:
+    stride = network.encoder.output_stride if network.requires_divisible_input_shape else 1
+    if _not_divisible(image_size, stride):
+        raise _indivisible(name, image_size, stride)
+
+
+def _not_divisible(size: Size, stride: int) -> bool:
+    return any(side % stride for side in size)
+
+
+def _indivisible(name: str, size: Size, stride: int) -> ConfigError:
+    return ConfigError(
+        f"Expected an image size divisible by {stride} for {name}, but got {size[0]}×{size[1]}. Choose the nearest "
+        f"multiple, such as {max(stride, round(size[0] / stride) * stride)}."
+    )
+
+
+# -- MONAI -------------------------------------------------------------------------------------------------------------
+
+# What a constructor cannot do without, and the submodule that gives the latent.
+_LEVELS = {"channels": (32, 64, 128, 256, 512), "strides": (2, 2, 2, 2)}
+MONAI_DEFAULTS: Mapping[str, tuple[dict[str, Any], str]] = {
+    "AttentionUnet": (_LEVELS, "model.1{levels}.submodule"),
+    "BasicUNet": ({}, "down_4"),
+    "DynUNet": (
+        {"kernel_size": (3,) * 6, "strides": (1, *(2,) * 5), "upsample_kernel_size": (2,) * 5},
+        "bottleneck",
+    ),
+    "FlexibleUNet": ({"backbone": "resnet34"}, "encoder"),
+    "MedNeXt": ({}, "bottleneck"),
+    "SegResNet": ({}, "down_layers.{last}"),
+    "SegResNetDS": ({}, "encoder"),
+    "SwinUNETR": ({}, "swinViT"),
+    "UNETR": ({}, "vit.norm"),
+    "UNet": (_LEVELS, "model.1{levels}.submodule"),
+}
+
+
+def monai_network(name: str, num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """Build one of MONAI's networks in 2D; what its constructor needs beyond that is given as options."""
+    nets = library("monai.networks.nets", "adawac[monai]")
+    constructor = getattr(nets, name, None)
+    if not callable(constructor):
+        known = [one for one in dir(nets) if callable(getattr(nets, one))]
+        raise UnknownNameError(f"Expected one of MONAI's networks, but got {name!r}. Near names: {near(name, known)}.")
+    defaults, tap = MONAI_DEFAULTS.get(name, ({}, ""))
+    options = {**defaults, **options}
+    given = {"spatial_dims": 2, "in_channels": in_channels, "out_channels": num_classes}
+
+    def construct(size: Size) -> Any:
+        with quietly():
+            return constructor(**accepted(constructor, {**given, "img_size": size}, loose=("img_size",)) | options)
+
+    network = construct(image_size)
+    _check_by_trial(construct, f"monai:{name}", in_channels, image_size)
+    levels = ".submodule.1" * (len(options.get("strides", ())) - 1)
+    last = len(options.get("blocks_down", range(4))) - 1
+    return Built(network=network, tap=tap.format(levels=levels, last=last), encoder=tap if tap.isidentifier() else "")
+
+
+def _check_by_trial(construct: Callable[[Size], Any], name: str, in_channels: int, image_size: Size) -> None:
+    """Refuse a size that only a forward pass would refuse, in words of its own, where multiples of something pass."""
+
+    def passes(size: Size) -> bool:
+        try:
+            with torch.random.fork_rng(devices=[]):  # the weights that are drawn here are not used
+                construct(size).to("meta")(torch.empty(2, in_channels, *size, device="meta"))
+        except Exception:  # each network fails in its own way
+            return False
+        return True
+
+    strides = [stride for stride in (2, 4, 8, 16, 32) if _not_divisible(image_size, stride)]
+    if not strides or passes(image_size):
+        return
+    for stride in strides:
+        odd = [2 * (side // (2 * stride)) + 3 for side in image_size]  # divisible by this stride, and by no larger one
+        if passes((stride * odd[0], stride * odd[1])):
+            raise _indivisible(name, image_size, stride)
+
+
+# -- the user's own ----------------------------------------------------------------------------------------------------
+
+
+def custom_network(path: str) -> Callable[..., Any]:
+    """Import `package.module:factory`."""
+    module, _, attribute = path.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UnknownNameError(
+            f"Expected package.module:factory, but could not import {path!r} ({error}). Check the spelling, and that "
+            "Python finds it: install the package, or set PYTHONPATH to its folder."
+        ) from error
+    if not callable(factory):
+        raise ConfigError(f"Expected a factory at {path!r}, but got a {type(factory).__name__}. Name a function.")
+    return factory  # type: ignore[no-any-return]
+
+
+def as_built(result: Any, name: str) -> Built:
+    """Return what a factory gave as a `Built`: a network, or (network, tap)."""
+    if isinstance(result, Built):
+        return result
+    network, tap = result if isinstance(result, tuple) and len(result) == 2 else (result, "")
+    if not isinstance(network, nn.Module) or not isinstance(tap, str):
+        raise ConfigError(
+            f"Expected {name!r} to return a torch.nn.Module, or one with the name of its tap, but got a "
+            f"{type(result).__name__}. Return `network` or `(network, tap_name)`."
+        )
+    inner = "encoder" if isinstance(getattr(network, "encoder", None), nn.Module) else ""
+    return Built(network=network, tap=tap or inner, encoder=inner)
+
+
+def accepted(function: Callable[..., Any], given: dict[str, Any], loose: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return those of the arguments that a function takes; with **kwargs all but the loose ones."""
+    parameters = inspect.signature(function).parameters
+    anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    return {name: value for name, value in given.items() if name in parameters or (anything and name not in loose)}
+
+
+FAMILIES: Mapping[str, Callable[..., Built]] = {"smp": smp_network, "timm": timm_network, "monai": monai_network}
+
+
+@MODELS.register("unet")
+def unet(num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """The paper's UNet, with a ResNet-34 as encoder: short for smp:Unet/resnet34."""
+    return smp_network("Unet/resnet34", num_classes, in_channels, image_size, **options)
+
+
+@MODELS.register("transunet")
+def transunet(num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """The paper's TransUNet, R50-ViT-B/16."""
+    return _built(TransUNet(num_classes, in_channels, image_size, **options), "R50+ViT-B_16.npz")
+
+
+@MODELS.register("transunet-vit")
+def transunet_vit(num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """TransUNet on ViT-B/16 alone: no CNN, no skip connections."""
+    return _built(TransUNet(num_classes, in_channels, image_size, cnn=False, **options), "ViT-B_16.npz")
+
+
+@MODELS.register("transunet-small")
+def transunet_small(num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
+    """TransUNet for a laptop: narrower and shallower throughout."""
+    small: dict[str, Any] = {
+        "embed_dim": 192,
+        "depth": 4,
+        "num_heads": 3,
+        "layers": (1, 2, 3),
+        "width": 0.5,
+        "bridge": 128,
+        "decoder_channels": (96, 64, 32, 16),
+    }
+    return _built(TransUNet(num_classes, in_channels, image_size, **small | options), "")
+
+
+def _built(network: TransUNet, imagenet: str) -> Built:
+    return Built(network=network, tap="encoder", encoder="encoder", imagenet=imagenet)

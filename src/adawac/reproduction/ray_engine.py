@@ -1,0 +1,135 @@
+"""Jobs as tasks of a Ray cluster, with GPUs (or CPUs) as resources; all machines see the run folders."""
+
+import socket
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adawac.errors import ConfigError, MissingDependencyError
+from adawac.reproduction.engines import Watch
+from adawac.reproduction.jobs import Job, Outcome
+from adawac.reproduction.worker import attempt
+
+_TICK = 0.5  # seconds
+_RETRIES = 5  # when a machine or a process is lost; a job that fails by itself is not tried again
+_KNOCK = 10.0  # seconds to wait for a cluster to answer
+_SAVING = 120.0  # seconds that interrupted jobs have to save
+
+
+class RayEngine:
+    """Runs jobs on a Ray cluster.
+
+    Args:
+        address: Of the cluster (`auto`, `HOST:PORT`, `ray://…`); None starts one on this machine.
+        at_once: The most jobs at a time; None: as many as there are resources for.
+    """
+
+    def __init__(self, address: str | None = None, at_once: int | None = None):
+        self.ray = _import_ray()
+        self.address, self.at_once = address, at_once
+
+    def run(self, jobs: Sequence[Job], watch: Watch) -> None:
+        """Run all jobs; see `adawac.reproduction.engines.Engine`."""
+        if not jobs:
+            return
+        ray, ours = self.ray, not self.ray.is_initialized()
+        if ours:
+            self._connect()
+        try:
+            self._run(jobs, watch)
+        finally:
+            if ours:
+                ray.shutdown()
+
+    def _connect(self) -> None:
+        try:
+            _check_reachable(self.address)
+            self.ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", configure_logging=True)
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise ConfigError(
+                f"Expected a Ray cluster at {self.address or 'this machine'}, but got: {first.rstrip('.')}. Start one "
+                "with `ray start --head`, or correct --address."
+            ) from error
+
+    def _run(self, jobs: Sequence[Job], watch: Watch) -> None:
+        ray = self.ray
+        needs = [_needs(job, ray.cluster_resources()) for job in jobs]
+        task = ray.remote(max_retries=_RETRIES, retry_exceptions=False)(attempt)
+        waiting, running = deque(zip(jobs, needs, strict=True)), dict[Any, Job]()
+        silent: dict[str, int] = {}  # size of the log of jobs that were handed over but have not said a word
+        try:
+            while waiting or running:
+                while waiting and (self.at_once is None or len(running) < self.at_once):
+                    job, need = waiting.popleft()
+                    silent[job.name] = _size(job)
+                    running[task.options(**need).remote(job)] = job
+                ready, _ = ray.wait(list(running), num_returns=1, timeout=_TICK)
+                for job in [one for one in running.values() if _size(one) != silent.get(one.name, _size(one))]:
+                    del silent[job.name]
+                    watch.started(job)
+                for one in ready:
+                    job = running.pop(one)
+                    silent.pop(job.name, None)
+                    watch.ended(job, self._outcome(one))
+                watch.tick()
+        except BaseException:
+            self._stop(list(running))
+            raise
+
+    def _outcome(self, reference: Any) -> Outcome:
+        try:
+            found: Outcome = self.ray.get(reference)
+            return found
+        except self.ray.exceptions.RayError as error:
+            first = str(error).strip().splitlines()[0]
+            return Outcome(
+                status="failed", reason=f"Ray lost it {_RETRIES + 1} times ({type(error).__name__}: {first})"
+            )
+
+    def _stop(self, references: list[Any]) -> None:
+        """Let all jobs save and end."""
+        for one in references:
+            self.ray.cancel(one, force=False)  # as Ctrl-C within the task
+        if references:
+            self.ray.wait(references, num_returns=len(references), timeout=_SAVING)
+
+
+def _check_reachable(address: str | None) -> None:
+    """Knock at HOST:PORT: Ray itself would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK).close()
+
+
+def _needs(job: Job, cluster: Mapping[str, float]) -> dict[str, int]:
+    """Return the resources of a job: GPUs where the cluster has some, else CPUs."""
+    hardware = job.config.hardware
+    if hardware.accelerator != "cpu" and cluster.get("GPU", 0) >= 1:
+        need, kind = {"num_gpus": hardware.devices, "num_cpus": 1}, "GPU"
+    else:
+        need, kind = {"num_cpus": hardware.devices}, "CPU"
+    if cluster.get(kind, 0) < hardware.devices or (kind == "CPU" and hardware.accelerator == "cuda"):
+        raise ConfigError(
+            f"Expected a Ray cluster with {hardware.devices} {hardware.accelerator} devices, but it has "
+            f"{cluster.get('GPU', 0):g} GPUs and {cluster.get('CPU', 0):g} CPUs. Add machines, or change hardware."
+        )
+    return need
+
+
+def _size(job: Job) -> int:
+    try:
+        return job.log.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Expected Ray for --engine ray, but it is not installed. Install it: pip install 'adawac[ray]'."
+        ) from error
+    return ray

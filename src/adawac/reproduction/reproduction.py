@@ -1,0 +1,292 @@
+"""From the name of a table or figure to runs, and from runs to our numbers beside the paper's."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adawac.data.store import Store
+from adawac.errors import MissingFileError, RunError
+from adawac.files import FolderLock, explained, make_folder
+from adawac.reproduction.comparison_files import write_comparison
+from adawac.reproduction.engines import Watch, build_engine
+from adawac.reproduction.grid_data import (
+    MARK,
+    check_scorable,
+    checked_store,
+    describe_store,
+    is_papers_data,
+    phantom_mark,
+    phantom_store,
+    quick_seeds,
+    quick_settings,
+)
+from adawac.reproduction.grids import Grid, Row, load_grid
+from adawac.reproduction.jobs import Job, Outcome, make_jobs
+from adawac.reproduction.paper_tables import Comparison, compare
+
+if TYPE_CHECKING:
+    from adawac.figures import Picture
+
+
+def check_figures(grid: Grid, rows: Sequence[Row]) -> None:
+    """Refuse figures that could not be drawn: that would show only after everything is trained."""
+    if not grid.drawings:
+        return
+    from adawac.figures.catalogue import check_figure
+
+    most = max(Counter(row.labels.get("preset", "") for row in rows).values())
+    for one in grid.drawings:
+        check_figure(one.name, most, width=one.width, **one.options)
+
+
+def draw_figures(
+    name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], folder: Path, *, quick: bool, mark: str = ""
+) -> list[Path]:
+    """Draw the figures of a grid as PNG and PDF, once for each preset; those whose runs are not all done are left out.
+
+    Args:
+        name: The grid's name; the files are called so.
+        grid: The grid.
+        planned: Its rows with their jobs; a figure shows the first seed of each.
+        folder: Where the files go.
+        quick: Mark the figures as not the paper's, and call them so.
+        mark: Mark them with this for another reason.
+    """
+    mark, word = (MARK, "quick") if quick else (mark, mark.partition(":")[0].lower())
+    presets: dict[str, list[Job]] = {}
+    for row, own in planned:
+        presets.setdefault(row.labels.get("preset", ""), []).append(own[0])
+    paths = []
+    for preset, jobs in presets.items():
+        if grid.drawings and all(job.state == "done" for job in jobs):
+            stem = f"{name}-quick" if quick else name
+            paths += _draw(f"{stem}-{preset}" if len(presets) > 1 else stem, grid, jobs, folder, mark, word)
+    return paths
+
+
+def _draw(stem: str, grid: Grid, jobs: Sequence[Job], folder: Path, mark: str, word: str) -> list[Path]:
+    from adawac.figures import compose
+
+    paths = []
+    for place, drawing in enumerate(grid.drawings):
+        number = "" if len(grid.drawings) == 1 else f"-{place + 1}"
+        picture = compose(drawing.name, [job.folder for job in jobs], width=drawing.width, **drawing.options)
+        picture = _marked(picture, mark, word) if mark else picture
+        paths += [picture.save(folder / f"{stem}{number}{ending}") for ending in (".png", ".pdf")]
+    return paths
+
+
+def _marked(picture: "Picture", mark: str, word: str) -> "Picture":
+    """Return a picture that says across it, and in its description, that it is none of the paper's."""
+    width, height = picture.figure.get_size_inches()
+    picture.figure.text(
+        0.5,
+        0.5,
+        f"{word.upper()}\nnot the paper's data",
+        ha="center",
+        va="center",
+        rotation=30,
+        fontsize=6 * min(width, height),
+        color="#b3261e",
+        alpha=0.45,
+        weight="bold",
+        zorder=100,
+    )
+    return replace(picture, title=f"{picture.title} ({word})", alt=f"{mark} {picture.alt}")
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What came of a grid.
+
+    Attributes:
+        comparison: Ours beside the paper's; for a figure, a table without columns.
+        quick: Whether these are numbers of the phantom.
+        failures: Jobs that did not end well, and why.
+        files: What was written.
+        skipped: How many jobs had been done before.
+    """
+
+    comparison: Comparison
+    quick: bool
+    failures: dict[Job, Outcome]
+    files: list[Path]
+    skipped: int
+
+
+class Silence:
+    """Watches and says nothing."""
+
+    def planned(self, jobs: Sequence[Job], done: int) -> None:
+        """Say nothing."""
+
+    def started(self, job: Job) -> None:
+        """Say nothing."""
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """Say nothing."""
+
+    def tick(self) -> None:
+        """Say nothing."""
+
+
+@dataclass(kw_only=True)
+class _Failures:
+    """Passes everything on to a watch, and notes what failed."""
+
+    watch: Watch
+    found: dict[Job, Outcome] = field(default_factory=dict)
+
+    def started(self, job: Job) -> None:
+        self.watch.started(job)
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        if outcome.status != "done":
+            self.found[job] = outcome
+        self.watch.ended(job, outcome)
+
+    def tick(self) -> None:
+        self.watch.tick()
+
+
+def reproduce(
+    name: Path | str,
+    out: Path | str,
+    *,
+    data: Path | str | None = None,
+    quick: bool = False,
+    engine: str = "local",
+    address: str | None = None,
+    jobs: int | None = None,
+    presets: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    phantom: bool = False,
+    watch: Any = None,
+) -> Reproduction:
+    """Run a table or figure of the paper, or a grid of one's own, and write ours beside the paper's.
+
+    Runs that are finished are kept, interrupted ones go on, and grids in the same folder share the runs that they have
+    in common. A run that fails leaves cells missing; the others finish. Runs are processes of their own: in a script,
+    call this below `if __name__ == "__main__":`, since they import the script.
+
+    Args:
+        name: One of `grid_names()`, or a YAML file.
+        out: Where runs, logs and results go; one process at a time.
+        data: The prepared store; not needed with `quick`.
+        quick: The same grid on phantom scans, small: not the paper's numbers.
+        engine: `local` or `ray`.
+        address: Of a Ray cluster.
+        jobs: How many runs at a time; by default one for each GPU, or 1.
+        presets: `paper`, `official` or both, instead of the grid's own.
+        changes: Settings of all runs, by their dotted path, above everything else; not those that tell rows apart.
+        phantom: Take a store of the phantom for a grid of the paper, too, and mark everything as not the paper's.
+        watch: Is told how runs go: an `adawac.reproduction.engines.Watch` that also has `planned(jobs, done)`.
+    """
+    short, grid = load_grid(name)
+    grid = grid.with_presets(tuple(presets)) if presets else grid
+    grid.check_changes(changes or {})
+    out = Path(out)
+    rows = grid.rows(quick_settings(grid) if quick else None, changes)
+    check_figures(grid, rows)
+    store = None if quick else checked_store(data, grid, phantom=phantom)
+    runner = build_engine(engine, address=address, at_once=jobs)
+    mark, about = ("", "") if store is None else (phantom_mark(store, grid), describe_store(store, grid, rows))
+    if store is not None and about and grid.source and not is_papers_data(store, grid, rows):
+        log.warning("%s", f"{mark} {about}".strip())  # before days of training, not after
+    lock = _lock(out)
+    try:
+        place = phantom_store(grid, out / "quick-data") if store is None else store.path
+        seeds = quick_seeds(grid) if quick else grid.seeds
+        planned = make_jobs(rows, seeds, place, out, grid.convention)
+        unique = list({job.name: job for _, own in planned for job in own}.values())
+        waiting = [job for job in unique if job.state != "done"]
+        if waiting:
+            check_scorable(Store(place), [job.config for job in waiting])
+            _check_methods(waiting)
+            _check_models(waiting)
+            _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
+        watch = Silence() if watch is None else watch
+        watch.planned(unique, len(unique) - len(waiting))
+        noted = _Failures(watch=watch)
+        if waiting:
+            runner.run(waiting, noted)
+        comparison = compare(short, grid, planned, _notes(about, changes or {}), mark=mark)
+        files = []
+        with _writing(out):
+            if grid.columns:
+                files += write_comparison(comparison, out, quick=quick, failures=noted.found)
+            files += draw_figures(short, grid, planned, out, quick=quick, mark=mark)
+    finally:
+        lock.release()
+    return Reproduction(
+        comparison=comparison,
+        quick=quick,
+        failures=noted.found,
+        files=files,
+        skipped=len(unique) - len(waiting),
+    )
+
+
+def _check_weights(jobs: Sequence[Job], here: bool) -> None:
+    """Refuse pretrained weights that are not there, or fit not: else every run would begin, and fail, by itself.
+
+    Args:
+        jobs: What is to be trained.
+        here: Whether that is on this machine; then what is to be downloaded is.
+    """
+    models = {str(job.config.model): job.config for job in jobs if job.config.model.pretrained is not None}
+    for config in models.values():
+        model, given = config.model, str(config.model.pretrained)
+        if Path(given).suffix and not Path(given).is_file():
+            raise MissingFileError(
+                f"Expected a file of pretrained weights, but {given} does not exist. Give its path, --set "
+                "model.pretrained=FILE; imagenet downloads one, null trains from scratch."
+            )
+        if here and config.data.store is not None:
+            from adawac.models import build
+
+            store = Store(config.data.store)
+            sizes = (store.num_classes, len(store.channels), config.data.image_size)
+            build(model.name, *sizes, pretrained=given, tap=model.tap, **model.options)
+
+
+def _check_methods(jobs: Sequence[Job]) -> None:
+    """Refuse methods that are not there, and options that none knows: the others would be trained for days first."""
+    from adawac.methods import build_method
+
+    for method in {str(job.config.method): job.config.method for job in jobs}.values():
+        build_method(method.name, 1, method.preset, **{"trim_ratio": 0.5, **method.options})
+
+
+def _check_models(jobs: Sequence[Job]) -> None:
+    """Refuse names that no network has; what a `family:NAME` or a module has is found out by building it."""
+    from adawac.models import MODELS
+
+    for name in {job.config.model.name for job in jobs}:
+        if ":" not in name:
+            MODELS[name]
+
+
+def _notes(about: str, changes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a reader must know of our numbers: what they are of, and what was changed."""
+    changed = ", ".join(f"{path}={value}" for path, value in changes.items())
+    return tuple(filter(None, (about, f"Changed in all of our runs: {changed}." if changed else "")))
+
+
+def _writing(out: Path) -> AbstractContextManager[None]:
+    """Say of results that cannot be written that the runs are not lost with them."""
+    advice = "Make room, or mend that, and give the same command: runs that are done are kept."
+    return explained(RunError, f"the results to {out}", advice)
+
+
+def _lock(out: Path) -> FolderLock:
+    with explained(RunError, f"the runs to {out}", "Give another --out."):
+        make_folder(out)
+        return FolderLock(out)

@@ -1,0 +1,130 @@
+"""What training costs on the machine at hand: slices/s, memory, and where the time of a step goes."""
+
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from adawac.config import TrainConfig
+from adawac.errors import ConfigError
+from adawac.train.record import EpochRecord
+from adawac.train.setup import Trainer, set_up
+from adawac.train.step import TrainStep
+
+
+def measure(
+    config: TrainConfig, *, steps: int = 20, warmup: int = 4, watch: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
+    """Train for some steps and return what they cost.
+
+    Args:
+        config: What to train; nothing is written.
+        steps: Steps that are timed, after some that are not.
+        warmup: Those.
+        watch: Is told after each step how many are done, and of how many.
+
+    Returns:
+        slices_per_second and step_ms (median), peak_gib (of the GPU, or of this process), seconds_to_first_step, and
+        under parts_ms the time of each part of a step, measured one after another with the device waited for.
+    """
+    if steps < 1:
+        raise ConfigError(f"Expected at least 1 step to measure, but got {steps}. Raise --steps.")
+    if (config.hardware.devices, config.hardware.nodes) != (1, 1):
+        raise ConfigError(
+            f"Expected one device to measure, but got hardware.devices={config.hardware.devices} and "
+            f"hardware.nodes={config.hardware.nodes}. Leave both at 1: `adawac train` prints slices/s for several."
+        )
+    rounds = min(steps, 10)
+    total = warmup + steps + rounds
+    tell = watch or (lambda done, total: None)
+    started = time.perf_counter()
+    trainer = set_up(config)
+    step = TrainStep(trainer, EpochRecord(len(trainer.samples), trainer.fabric.device))
+    if trainer.fabric.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    inputs = _endless(step, config.data.batch_size)
+    seconds: list[float] = []
+    first = 0.0
+    for done in range(1, warmup + steps + 1):
+        given, epoch = next(inputs)
+        seconds.append(_timed(trainer, partial(step, given, epoch, 0)))
+        first = first or time.perf_counter() - started
+        tell(done, total)
+    typical = statistics.median(seconds[warmup:])
+    return {
+        "device": _name(trainer),
+        "model": config.model.name,
+        "method": config.method.name,
+        "forward": config.forward,
+        "precision": trainer.config.hardware.precision,
+        "image_size": list(config.data.image_size),
+        "batch_size": config.data.batch_size,
+        "captured": step.reason is None,
+        "eager_because": step.reason,
+        "slices_per_second": config.data.batch_size / typical,
+        "step_ms": 1000 * typical,
+        "peak_gib": _peak(trainer) / 2**30,
+        "seconds_to_first_step": first,
+        "parts_ms": _parts(step, inputs, rounds, lambda done: tell(warmup + steps + done, total)),
+    }
+
+
+def _parts(
+    step: TrainStep, inputs: Iterator[tuple[Any, int]], rounds: int, tell: Callable[[int], None]
+) -> dict[str, float]:
+    """Return the median milliseconds of each part, kernel by kernel."""
+    found: dict[str, list[float]] = {name: [] for name in ("views", "forward", "criterion", "backward", "optimiser")}
+    kept: dict[str, Any] = {}
+
+    def keep(name: str, part: Callable[[], Any]) -> Callable[[], None]:
+        return lambda: kept.update({name: part()})
+
+    for done in range(1, rounds + 1):
+        given, epoch = next(inputs)
+        parts: dict[str, Callable[[], Any]] = {
+            "views": keep("batch", partial(step.batch, given, epoch)),
+            "forward": keep("outputs", lambda: step.forward(kept["batch"])),
+            "criterion": keep("out", lambda: step.criterion(kept["batch"], *kept["outputs"])),
+            "backward": lambda: step.trainer.fabric.backward(kept["out"].loss),
+            "optimiser": step.descend,
+        }
+        for name, part in parts.items():
+            found[name].append(_timed(step.trainer, part))
+        tell(done)
+    return {name: 1000 * statistics.median(one) for name, one in found.items()}
+
+
+def _endless(step: TrainStep, size: int) -> Iterator[tuple[Any, int]]:
+    """Yield whole batches for ever, epoch after epoch."""
+    for epoch in range(1, 1 << 30):
+        for given in step.inputs(epoch, 0):
+            index = given["index"] if isinstance(given, dict) else given
+            if len(index) == size:
+                yield given, epoch
+
+
+def _timed(trainer: Trainer, work: Callable[[], Any]) -> float:
+    on_gpu = trainer.fabric.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    work()
+    if on_gpu:
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def _peak(trainer: Trainer) -> int:
+    if trainer.fabric.device.type == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _name(trainer: Trainer) -> str:
+    if trainer.fabric.device.type == "cuda":
+        return torch.cuda.get_device_name()
+    return f"CPU, {torch.get_num_threads()} threads"

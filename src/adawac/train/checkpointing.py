@@ -1,0 +1,200 @@
+"""All that a run needs to resume as if nothing had happened, and the checks before it does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.plugins.precision.precision import Precision
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from adawac.algorithm import Criterion
+from adawac.config import TrainConfig
+from adawac.data.cases import carry_over
+from adawac.errors import ConfigError, RunError
+from adawac.runs import Run, read_state
+from adawac.runs.layout import checkpoint_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """What training changes.
+
+    Attributes:
+        network: The network.
+        criterion: The method, with beta.
+        optimizer: The optimiser.
+        ids: The sample that each row of beta belongs to.
+        averaged: The averaged weights, if any.
+        precision: What scales the loss of fp16 training, if anything does.
+        rank: Whose random generators these are.
+    """
+
+    network: nn.Module
+    criterion: Criterion
+    optimizer: Optimizer
+    ids: list[str]
+    averaged: AveragedModel | None = None
+    precision: Precision | None = None
+    rank: int = 0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor under a name of its own."""
+        found = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        found |= {f"criterion.{name}": value for name, value in self.criterion.state_dict().items()}
+        if self.averaged is not None:
+            found |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
+        for place, values in self.optimizer.state_dict()["state"].items():
+            found |= {
+                f"optimizer.{place}.{name}": torch.as_tensor(one) for name, one in values.items() if one is not None
+            }
+        for name, parameter in self.network.named_parameters():
+            if parameter.grad is not None:  # batches that were added up, but not yet stepped with
+                found[f"gradient.{name}"] = parameter.grad
+        return found | self.random()
+
+    def random(self) -> dict[str, Tensor]:
+        """Return the state of this rank's random generators."""
+        found = {"random.cpu": torch.get_rng_state()}
+        if torch.cuda.is_initialized():
+            found["random.cuda"] = torch.cuda.get_rng_state()
+        return found
+
+    def plain(self) -> dict[str, Any]:
+        """Return what is not a tensor."""
+        return {"ids": self.ids, "precision": {} if self.precision is None else self.precision.state_dict()}
+
+    def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Take over what `tensors` and `plain` gave; beta goes by sample id, new samples start at one half."""
+        averaged = _below(tensors, "averaged")
+        if self.averaged is not None and not averaged:
+            raise RunError(
+                "Expected averaged weights in the checkpoint, since optim.ema_decay is set, but it has none. Resume "
+                "with optim.ema_decay=0, as the run began."
+            )
+        try:
+            self.network.load_state_dict(_below(tensors, "network"))
+            if self.averaged is not None:
+                self.averaged.load_state_dict(averaged)
+        except RuntimeError as error:
+            why = " ".join(str(error).split())  # it names every tensor, of which there may be hundreds
+            raise RunError(
+                f"Expected a checkpoint of this network, but got another one: {why[:300]}{'…' * (len(why) > 300)} "
+                "Resume with the run's own configuration."
+            ) from error
+        self._restore_weights(_below(tensors, "criterion"), plain["ids"])
+        self._restore_optimizer(_below(tensors, "optimizer"))
+        gradients = _below(tensors, "gradient")
+        for name, parameter in self.network.named_parameters():
+            parameter.grad = _like(gradients[name], parameter) if name in gradients else None
+        if self.precision is not None and plain["precision"]:
+            self.precision.load_state_dict(dict(plain["precision"]))
+        self._restore_random(tensors)
+
+    def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over this rank's generators; a rank that was not there before goes on with its own."""
+        own = f".{self.rank}" if self.rank else ""
+        if f"random.cpu{own}" in tensors:
+            torch.set_rng_state(tensors[f"random.cpu{own}"].cpu())
+        if f"random.cuda{own}" in tensors and torch.cuda.is_initialized():
+            torch.cuda.set_rng_state(tensors[f"random.cuda{own}"].cpu())
+
+    def _restore_weights(self, state: dict[str, Tensor], ids: list[str]) -> None:
+        old = state["weights.log_odds"].cpu().numpy()
+        state["weights.log_odds"] = torch.from_numpy(carry_over(old, ids, self.ids, new=0.0))
+        self.criterion.load_state_dict(state)
+
+    @torch.no_grad()
+    def _restore_optimizer(self, found: Mapping[str, Tensor]) -> None:
+        parameters = [one for group in self.optimizer.param_groups for one in group["params"]]
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in found.items():
+            place, _, key = name.partition(".")
+            state.setdefault(int(place), {})[key] = _like(value, parameters[int(place)])
+        kept = "exp_avg" if "betas" in self.optimizer.defaults else "momentum_buffer"  # AdamW's, or SGD's
+        if state and not any(kept in values for values in state.values()):
+            raise RunError(
+                f"Expected a checkpoint of the optimiser that is asked for, which keeps {kept}, but it has "
+                f"{', '.join(state[min(state)])}. Resume with the optim.optimizer that the run began with."
+            )
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+
+
+def _like(value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """Return a value in its parameter's memory layout, which files do not keep and fused optimisers insist on."""
+    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}."): one for name, one in tensors.items() if name.startswith(f"{prefix}.")}
+
+
+def check_resumed(config: TrainConfig, run: Run) -> None:
+    """Refuse to go on in a way that would make the run's own description wrong, or cut its record for nothing."""
+    if "loop" in run.settings:
+        raise RunError(
+            f"Expected a run of `adawac train` to go on with, but {run.folder} is of another training loop "
+            f"({run.settings['loop']}). Go on with it there, or start a new run."
+        )
+    _check_last(run)
+    # The configuration in the folder may have been edited since; what a list of runs shows has not.
+    own = (config if run.config is None else run.config).summary | run.summary
+    for what in ("method", "preset"):
+        if own[what] != (given := config.summary[what]):
+            raise ConfigError(
+                f"Expected to go on with the {what} that {run.folder} began with, {own[what]}, but got {given}. Its "
+                f"scores would count as those of {given}: start a new run."
+            )
+    done = max(run.epoch, _begun(run))
+    if config.epochs < done:
+        raise ConfigError(
+            f"Expected at least the {done} epochs that {run.folder} has done or begun, but got epochs={config.epochs}. "
+            "Give more, or start a new run."
+        )
+
+
+def _check_last(run: Run) -> None:
+    """Refuse a run that was saved and has lost what was saved: it would begin again."""
+    if "last" in run.checkpoints or not ("last" in run.info.get("saved", ()) or run.status == "finished"):
+        return
+    path = checkpoint_path(run.folder, "last")
+    best = checkpoint_path(run.folder, "best")
+    instead = f" copy {best.name} there to go on from the epoch that validated best," if best.is_file() else ""
+    raise RunError(
+        f"Expected a checkpoint to go on from, but {path} is gone, and the run would begin again and lose the record "
+        f"of its {run.epoch} epochs. Restore it from a copy,{instead} or start a new run in another folder."
+    )
+
+
+def _begun(run: Run) -> int:
+    """Return the epoch that the last checkpoint is of, or within; 0 where none can be read, as will be told."""
+    try:
+        state = read_state(checkpoint_path(run.folder, "last"))
+    except (RunError, FileNotFoundError):
+        return 0
+    return int(state["epoch"]) + bool(state["step"])
+
+
+def batches_of(config: TrainConfig, steps: int) -> dict[str, int]:
+    """Return what decides which samples a step within an epoch gets."""
+    return {
+        "data.batch_size": config.data.batch_size,
+        "seed": config.seed,
+        "optim.accumulate": config.optim.accumulate,
+        "steps": steps,
+    }
+
+
+def check_batches(folder: Path, state: dict[str, Any], now: dict[str, int]) -> None:
+    """Refuse to finish an epoch with other batches than it began with: samples would be left out or come twice."""
+    then = state.get("batches", now)
+    changed = [name for name in now if then.get(name) != now[name]]
+    if changed:
+        was, given = (", ".join(f"{name}={one.get(name)}" for name in changed) for one in (then, now))
+        raise RunError(
+            f"Expected the batches that {folder} was interrupted with, {was}, but got {given} within epoch "
+            f"{state['epoch'] + 1}. Go on with the same ones until an epoch is over; they may change between epochs."
+        )
