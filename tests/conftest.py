@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
-from places import REPOSITORY
+from tests.places import REPOSITORY
 
 # Shape annotations are checked here and nowhere else; the hook must come before adawac's modules are imported.
 # (Not in adawac.objective, which gives its own messages for options of a wrong type.)
@@ -66,3 +66,57 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         [packed] = place.glob("*.tgz")
         shutil.unpack_archive(packed, cache, filter="data")
     return script.read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _switches():
+    """Put back what a run with hardware.deterministic sets for its whole process."""
+    yield
+    import torch
+
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory) -> Path:
+    """A small phantom store."""
+    from adawac.data.phantom import phantom_source
+    from adawac.data.preparation import prepare
+
+    path = tmp_path_factory.mktemp("phantom") / "store"
+    prepare(phantom_source(8, seed=0, size=32, slices=(8, 10)), None, path, workers=1)
+    return path
+
+
+@pytest.fixture
+def config(store):
+    """A configuration that a core trains in moments."""
+    from adawac.config import DataConfig, HardwareConfig, MethodConfig, ModelConfig, TrainConfig
+
+    return TrainConfig(
+        epochs=3,
+        seed=1,
+        data=DataConfig(store=store, image_size=(32, 32), batch_size=12),
+        model=ModelConfig(name="tests.networks.small_network:small"),
+        method=MethodConfig(name="adawac"),
+        hardware=HardwareConfig(accelerator="cpu", precision="fp32"),
+    )
+
+
+@pytest.fixture
+def change(config):
+    """The configuration with some settings changed."""
+    from adawac.config import override
+
+    return lambda **changes: override(config, {name.replace("__", "."): value for name, value in changes.items()})
+
+
+@pytest.fixture(scope="session")
+def small_store(tmp_path_factory) -> Path:
+    """An even smaller one, for grids of runs."""
+    from adawac.data.phantom import phantom_source
+    from adawac.data.preparation import prepare
+
+    path = tmp_path_factory.mktemp("reproduction") / "store"
+    prepare(phantom_source(8, seed=0, size=32, slices=(6, 7)), None, path, workers=1)
+    return path

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 
 import adawac
-import reference
 from adawac import checks
 from adawac.errors import ConfigError, ShapeError
+from tests import reference
 
 LOSS = st.floats(0, 12)
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from places import REPOSITORY
+from tests.places import REPOSITORY
 
 
 def test_pages_quote_the_measured_numbers():

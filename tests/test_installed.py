@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import adawac
-from places import REPOSITORY
+from tests.places import REPOSITORY
 
 # A training of one's own, as somebody writes it who checks types strictly.
 PROGRAM = """

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 
 import adawac
-import reference
 from adawac.errors import ConfigError, UnknownNameError
+from tests import reference
 
 NAMES = [
     "baseline",

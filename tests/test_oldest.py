@@ -6,7 +6,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from places import REPOSITORY
+from tests.places import REPOSITORY
 
 # It installs neither tools that no user runs nor nnU-Net nor Ray; their bounds are untested.
 LEFT_OUT = {"dev", "nnunet", "ray"}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import nibabel as nib
 import numpy as np
 import pytest
-from scans import make_acdc, make_nnunet, scan, write_h5, write_nifti
 
 from adawac.data import store_writer
 from adawac.data.cases import Case, CaseRef
@@ -15,6 +14,7 @@ from adawac.data.preparation import prepare
 from adawac.data.sources import Source
 from adawac.data.store import is_store
 from adawac.errors import DataError, MissingFileError
+from tests.data.scans import make_acdc, make_nnunet, scan, write_h5, write_nifti
 
 SINGULAR = np.array([[1.0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
 IMAGE, LABEL = "imagesTr/case_00_0000.nii.gz", "labelsTr/case_00.nii.gz"

@@ -5,13 +5,13 @@ import logging
 import nibabel as nib
 import numpy as np
 import pytest
-from scans import rotation, write_nifti
 
 from adawac.data.preparation import prepare
 from adawac.data.preprocessing import CT, MR
 from adawac.data.sources import build_source
 from adawac.data.sources.dicom_series import read_series
 from adawac.errors import DataError
+from tests.data.scans import rotation, write_nifti
 
 pydicom = pytest.importorskip("pydicom")
 

@@ -5,11 +5,11 @@ import json
 import nibabel as nib
 import numpy as np
 import pytest
-from scans import AFFINES, make_acdc, make_btcv, make_nnunet, make_synapse, scan, write_h5, write_nifti
 
 from adawac.data.preprocessing import CT, MR, READY
 from adawac.data.sources import SOURCES, as_classes, build_source, detect_source
 from adawac.errors import ConfigError, DataError, MissingFileError, UnknownNameError
+from tests.data.scans import AFFINES, make_acdc, make_btcv, make_nnunet, make_synapse, scan, write_h5, write_nifti
 
 
 def load_all(source):

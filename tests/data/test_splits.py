@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cases import table
 
 from adawac.data.splits import (
     check_leaks,
@@ -18,6 +17,7 @@ from adawac.data.splits import (
     subset_mask,
 )
 from adawac.errors import ConfigError, DataError, MissingFileError
+from tests.data.test_cases import table
 
 PATIENTS = [f"p{k:02d}" for k in range(20)]
 

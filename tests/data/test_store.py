@@ -6,11 +6,11 @@ import pickle
 import nibabel as nib
 import numpy as np
 import pytest
-from scans import AFFINES, make_nnunet, scan, write_nifti
 
 from adawac.data.preparation import prepare
 from adawac.data.store import Store
 from adawac.errors import ConfigError, DataError, MissingFileError
+from tests.data.scans import AFFINES, make_nnunet, scan, write_nifti
 
 
 @pytest.fixture(scope="module")

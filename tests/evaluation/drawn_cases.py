@@ -1,7 +1,8 @@
 """Cases with predictions that a test knows: every outcome of its own, random ones, and some to train on."""
 
 import numpy as np
-from lookup_network import DrawnCase
+
+from tests.networks.lookup_network import DrawnCase
 
 
 def _volumes():

@@ -2,7 +2,7 @@
 
 import re
 
-from places import REPOSITORY
+from tests.places import REPOSITORY
 
 
 def code_of(page: str) -> str:

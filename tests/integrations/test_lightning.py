@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from documented_code import code_of
-from small_training import NUM_SAMPLES, network, optimizer_of, plain_loop, scans
 from torch.utils.data import DataLoader, DistributedSampler
 
 import adawac
@@ -20,6 +18,8 @@ from adawac.data.cases import SampleTable
 from adawac.data.views import PairDataset
 from adawac.errors import ConfigError, DataError, MissingDependencyError, RunError
 from adawac.runs import Run
+from tests.integrations.documented_code import code_of
+from tests.integrations.small_training import NUM_SAMPLES, network, optimizer_of, plain_loop, scans
 
 L = pytest.importorskip("lightning.pytorch")
 

@@ -10,13 +10,13 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from documented_code import code_of
-from small_training import NUM_SAMPLES, network, optimizer_of, scans
 
 import adawac
 from adawac.errors import ConfigError, DataError, MissingDependencyError, ShapeError
 from adawac.runs import Run
 from adawac.runs.recorder import RunRecorder
+from tests.integrations.documented_code import code_of
+from tests.integrations.small_training import NUM_SAMPLES, network, optimizer_of, scans
 
 monai = pytest.importorskip("monai")
 

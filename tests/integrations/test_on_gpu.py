@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from small_training import NUM_SAMPLES, network, optimizer_of, plain_loop, scans
 from torch.utils.data import DataLoader
 
 import adawac
 from adawac.data.views import PairDataset
 from adawac.runs import Run
 from adawac.runs.recorder import RunRecorder
+from tests.integrations.small_training import NUM_SAMPLES, network, optimizer_of, plain_loop, scans
 
 DEVICE = "cuda"
 pytestmark = [

@@ -3,10 +3,10 @@
 import re
 
 import torch
-from small_training import NUM_SAMPLES, network, optimizer_of, scans
 
 import adawac
-from places import REPOSITORY
+from tests.integrations.small_training import NUM_SAMPLES, network, optimizer_of, scans
+from tests.places import REPOSITORY
 
 
 def test_the_page_runs():

@@ -11,7 +11,7 @@ import adawac
 from adawac.errors import ConfigError, ShapeError
 from adawac.models import build, list_models
 from adawac.models.transunet import Enlarge
-from places import REPOSITORY
+from tests.places import REPOSITORY
 
 TINY = {
     "embed_dim": 48,

@@ -12,7 +12,7 @@ SMALL = {
         "epochs": 1,
         "data.image_size": [32, 32],
         "data.batch_size": 12,
-        "model.name": "small_network:small",
+        "model.name": "tests.networks.small_network:small",
         "hardware.accelerator": "cpu",
     },
     "axes": {"method": ["baseline", "adawac"]},

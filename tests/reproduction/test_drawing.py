@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from grid_files import write_grid
 from PIL import Image
 
 from adawac.reproduction import load_grid
@@ -10,6 +9,7 @@ from adawac.reproduction.grid_data import MARK
 from adawac.reproduction.jobs import make_jobs
 from adawac.reproduction.reproduction import draw_figures
 from adawac.runs import example_run, write_scores
+from tests.reproduction.grid_files import write_grid
 
 
 @pytest.fixture

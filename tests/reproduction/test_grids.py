@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from grid_files import write_grid
 
 from adawac.config.recipes import recipe_names
 from adawac.errors import ConfigError, MissingFileError, UnknownNameError
 from adawac.methods import METHODS
 from adawac.reproduction import grid_names, load_grid
+from tests.places import REPOSITORY
+from tests.reproduction.grid_files import write_grid
 
 TABLES = {
     1: "tab:synapse_sample_eff",
@@ -95,7 +96,7 @@ def test_a_figure_says_what_is_drawn(number):
 
 
 def paper_tex() -> str:
-    repository = Path(__file__).parents[2]
+    repository = REPOSITORY
     folder = Path(os.environ.get("ADAWAC_PAPER", repository.parent / "shared" / "paper"))
     path = folder / "adawac.tex"
     if not path.is_file():
@@ -198,7 +199,7 @@ def test_axes_are_settings_options_or_names(tmp_path):
 
 
 def test_the_grid_of_the_documentation_can_be_read(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "reproduce.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "how-to" / "reproduce.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "grid.yaml").write_text(text, encoding="utf-8")
     _, grid = load_grid(tmp_path / "grid.yaml")

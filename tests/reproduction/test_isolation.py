@@ -8,12 +8,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from grid_files import write_grid
 
 from adawac.reproduction import load_grid
 from adawac.reproduction.isolation import as_if_new
 from adawac.reproduction.jobs import Outcome, make_jobs
 from adawac.reproduction.worker import can_serve_again
+from tests.reproduction.grid_files import write_grid
 
 
 def switches():

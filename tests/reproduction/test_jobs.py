@@ -4,11 +4,11 @@ import json
 import shutil
 
 import pytest
-from grid_files import write_grid
 
 from adawac.reproduction import load_grid
 from adawac.reproduction.jobs import make_jobs
 from adawac.runs import RunWriter, write_scores
+from tests.reproduction.grid_files import write_grid
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def plan(tmp_path, small_store):
 
 def test_names_are_readable_and_follow_from_what_decides_the_result(plan, small_store, tmp_path):
     first, second = plan()
-    assert first.name.startswith("small-network-small-full-baseline-paper-seed1-")
-    assert second.name.startswith("small-network-small-full-adawac-paper-seed1-")
+    assert first.name.startswith("tests-networks-small-network-small-full-baseline-paper-seed1-")
+    assert second.name.startswith("tests-networks-small-network-small-full-adawac-paper-seed1-")
     assert first.folder == tmp_path / "runs" / first.name
     names = [job.name for job in plan()]
     assert names == [first.name, second.name]

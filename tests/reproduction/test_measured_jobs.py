@@ -1,11 +1,12 @@
 """What was measured of the job layer, as `benchmarks/jobs.py` wrote it down, keeps what is promised."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "jobs.json").read_text())
+from tests.places import REPOSITORY
+
+RESULT = json.loads((REPOSITORY / "benchmarks" / "results" / "jobs.json").read_text())
 
 
 @pytest.mark.parametrize("one", RESULT["overhead"], ids=lambda one: f"{one['at_once']} at once")

@@ -14,7 +14,7 @@ from adawac.runs import list_runs
 TABLES = [name for name in grid_names() if name.startswith("table")]
 # What comes out is of no matter here. Tiny: a network of two layers instead of the quick grids' own.
 FEWER = ["--set", "epochs=4"]
-TINY = ["--set", "epochs=1", "--set", "model.name=small_network:small"]
+TINY = ["--set", "epochs=1", "--set", "model.name=tests.networks.small_network:small"]
 TINY += [f"--set=model.options.{name}=null" for name in ("encoder_depth", "decoder_channels")]
 
 

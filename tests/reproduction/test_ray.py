@@ -3,11 +3,11 @@
 import builtins
 
 import pytest
-from grid_files import SMALL, write_grid
 
 from adawac.cli import run as command
 from adawac.reproduction import reproduce
 from adawac.runs import list_runs
+from tests.reproduction.grid_files import SMALL, write_grid
 
 
 def test_without_ray_the_extra_is_named(tmp_path, small_store, monkeypatch, capsys):

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from grid_files import SMALL, write_grid
 
 from adawac.cli import run as command
 from adawac.errors import RunError
 from adawac.models import weight_files
 from adawac.reproduction import reproduce
 from adawac.runs import Run, list_runs
+from tests.reproduction.grid_files import SMALL, write_grid
 
 LONG = {**SMALL["settings"], "epochs": 2000}
 
@@ -87,11 +87,11 @@ def test_a_failure_is_reported_and_the_others_finish(tmp_path, small_store, caps
     assert command(words) == 1
     out, err = capsys.readouterr()
     assert "1 run failed. The same command tries again." in out
-    assert "Expected 'small_network:small' to take wings=2" in out
+    assert "Expected 'tests.networks.small_network:small' to take wings=2" in out
     (log,) = [line.strip() for line in out.splitlines() if line.endswith(".log")]
     assert "wings" in Path(log).read_text()
     assert "2 runs, 0 of them done before" in err
-    assert "failed small-network" in err
+    assert "failed tests-networks-small-network" in err
     told = json.loads((tmp_path / "out" / "grid.json").read_text())
     assert told["failures"][0]["log"] == log
     assert told["rows"][0]["cells"][0]["ours"] is None
@@ -316,7 +316,7 @@ def test_a_method_that_is_not_there_is_one_message_before_any_run(tmp_path, smal
         ({"figures": [{"draw": "weights"}]}, "Expected one run for the figure 'weights', but got 2"),
         ({"figures": [{"draw": "scores", "options": {"wings": 2}}]}, "but got wings"),
         ({"figures": [{"draw": "scores", "width": "huge"}]}, "but got 'huge'"),
-        ({"axes": {"model": ["small_network:small", "unett"]}}, "Near names: 'unet'"),
+        ({"axes": {"model": ["tests.networks.small_network:small", "unett"]}}, "Near names: 'unet'"),
     ],
 )
 def test_what_could_not_be_built_or_drawn_is_one_message_before_any_run(

@@ -15,7 +15,7 @@ import torch
 
 from adawac.config import TrainConfig, override
 from adawac.train import ahead, fit
-from places import REPOSITORY
+from tests.places import REPOSITORY
 
 pytest.importorskip("triton")
 

@@ -6,7 +6,6 @@ import signal
 import numpy as np
 import pytest
 import torch
-from small_network import small
 
 import adawac
 from adawac.data.store import Store
@@ -15,6 +14,7 @@ from adawac.runs import Run
 from adawac.train import fit
 from adawac.train.forward import Views
 from adawac.train.record import EpochRecord
+from tests.networks.small_network import small
 
 
 def outcome(run: Run):
@@ -243,7 +243,7 @@ def test_progress_is_logged(config, tmp_path, caplog):
     with caplog.at_level(logging.INFO, "adawac.train.engine"):
         fit(config, tmp_path / "run")
     lines = [record.getMessage() for record in caplog.records]
-    assert "adawac with small_network:small" in lines[0]
+    assert "adawac with tests.networks.small_network:small" in lines[0]
     assert lines[1].startswith("epoch 1/3  loss ")
     assert "beta_sparse" in lines[1]
 

@@ -1,18 +1,15 @@
 """A browser, and pages of the viewer in it. The DICOM series of the prediction's tests are looked at, too."""
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from viewed_scans import block, make_scan, save
-from viewer_page import OPTIONS, Reader
 
 from adawac.inference.label_files import class_table, write_sidecar
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "prediction"))
+from tests.viewer.viewed_scans import block, make_scan, save
+from tests.viewer.viewer_page import OPTIONS, Reader
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from viewed_scans import AFFINE, BLOCK, block, make_scan, save
-from viewer_page import Reader, rgb
 
 from adawac.inference.label_files import class_table, write_sidecar
 from adawac.viewer import serve
+from tests.viewer.viewed_scans import AFFINE, BLOCK, block, make_scan, save
+from tests.viewer.viewer_page import Reader, rgb
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from viewed_scans import AFFINE, SHAPE, block, save, world_box
-from viewer_page import Reader, like, opaque, rgb
+
+from tests.viewer.viewed_scans import AFFINE, SHAPE, block, save, world_box
+from tests.viewer.viewer_page import Reader, like, opaque, rgb
 
 WHOLE = tuple(slice(0, side) for side in SHAPE)
 

@@ -11,13 +11,13 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
-from viewed_scans import AFFINE, BLOCK, SHAPE, block, make_scan, save
 
 from adawac.errors import AdawacError, DataError, MissingFileError
 from adawac.figures.style import class_colour
 from adawac.inference.label_files import class_table, write_labels, write_sidecar
 from adawac.inference.volumes import Volume
 from adawac.viewer import Scene, build_scene
+from tests.viewer.viewed_scans import AFFINE, BLOCK, SHAPE, block, make_scan, save
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_label_map_can_be_looked_at_as_a_scan(tmp_path: Path):
 @pytest.mark.parametrize("by_file", [False, True])
 def test_a_dicom_series_by_its_folder_or_a_file(tmp_path: Path, by_file: bool):
     pytest.importorskip("pydicom")
-    from series import write_series
+    from tests.inference.series import write_series
 
     stored = np.random.default_rng(0).integers(-1000, 1000, SHAPE)
     paths = write_series(tmp_path / "series", stored[..., :1] if by_file else stored, backwards=True)

@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from viewed_scans import block, make_scan, save
 
 from adawac.errors import ConfigError
 from adawac.viewer import Viewer, serve
 from adawac.viewer.server import LoopbackServer, Resource
+from tests.viewer.viewed_scans import block, make_scan, save
 
 
 @pytest.fixture(scope="module")

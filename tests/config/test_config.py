@@ -1,0 +1,407 @@
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adawac.config import (
+    Config,
+    DataConfig,
+    MethodConfig,
+    OptimConfig,
+    TrainConfig,
+    assignments,
+    dumps,
+    from_dict,
+    leaves,
+    load,
+    override,
+    save,
+    schema,
+    section,
+    setting,
+    to_dict,
+)
+from adawac.errors import ConfigError, MissingFileError
+from tests.places import REPOSITORY
+
+# ruff: noqa: RUF009  (`setting` and `section` are `dataclasses.field` with a help text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(Config):
+    rate: float = setting(0.5, "A share.", least=0, below=1)
+    sizes: tuple[int, ...] = setting((1, 2), "Sizes.", above=0)
+    pair: tuple[str, float] = setting(("a", 1.0), "A name and a number.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(Config):
+    needed: int
+    flag: bool = setting(False, "On or off.")
+    text: str = setting("", "Any text.")
+    maybe: float | None = setting(None, "A number or none.")
+    either: int | Literal["auto"] = setting("auto", "A number or auto.")
+    mode: Literal["fast", "slow"] = setting("fast", "How.")
+    path: Path | None = setting(None, "Where.")
+    options: dict[str, Any] = setting({}, "Anything.")
+    inner: Inner = section(Inner, "Inner settings.")
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        if self.mode == "slow" and self.flag:
+            yield "mode", "slow and flag do not go together. Drop one."
+
+
+TEXT = st.text(max_size=20)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+PATHS = (
+    st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1), min_size=1, max_size=3)
+    .map("/".join)
+    .map(Path)
+)
+INNER = st.builds(
+    Inner,
+    rate=st.floats(0, 1, exclude_max=True),
+    sizes=st.lists(st.integers(1, 10**30)).map(tuple),
+    pair=st.tuples(TEXT, NUMBER),
+)
+OUTER = st.builds(
+    Outer,
+    needed=st.integers(),
+    flag=st.booleans(),
+    text=TEXT
+    | st.sampled_from(
+        ["1e-4", "null", "yes", "2020-01-01", "~", "0x1f", "1_0", "a: b", "#", " x ", "\u2028", "\ud800"]
+    ),
+    maybe=st.none() | NUMBER,
+    either=st.integers() | st.just("auto"),
+    mode=st.just("fast"),
+    path=st.none() | PATHS,
+    options=st.dictionaries(TEXT, PLAIN, max_size=4),
+    inner=INNER,
+)
+
+
+@given(OUTER)
+def test_yaml_gives_an_equal_object_back(tmp_path_factory: pytest.TempPathFactory, config: Outer) -> None:
+    path = tmp_path_factory.mktemp("config") / "file.yaml"
+    save(config, path)
+    assert load(Outer, path) == config
+    assert from_dict(Outer, to_dict(config)) == config
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "epochs": st.integers(2, 10**6),
+            "seed": st.integers(0, 2**63),
+            "forward": st.sampled_from(["joint", "separate", "encoder"]),
+            "optim.lr": st.floats(1e-12, 1e3),
+            "optim.schedule": st.sampled_from(["constant", "poly", "cosine"]),
+            "optim.clip_norm": st.none() | st.floats(1e-6, 1e6),
+            "optim.betas": st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
+            "data.image_size": st.tuples(st.integers(1, 4096), st.integers(1, 4096)),
+            "method.options": st.dictionaries(TEXT, PLAIN, max_size=3),
+            "track": st.lists(st.sampled_from(["csv", "tensorboard"])).map(tuple),
+        },
+    )
+)
+def test_a_training_configuration_round_trips(
+    tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any]
+) -> None:
+    config = override(TrainConfig(), changes)
+    path = tmp_path_factory.mktemp("config") / "file.yaml"
+    save(config, path)
+    assert load(TrainConfig, path) == config
+    for name, value in changes.items():
+        found: Any = config
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert found == value
+
+
+def test_the_defaults_are_the_papers_recipe() -> None:
+    config = TrainConfig()
+    assert (config.epochs, config.seed, config.data.batch_size, config.data.image_size) == (150, 1234, 24, (224, 224))
+    optim = config.optim
+    assert (optim.optimizer, optim.lr, optim.momentum, optim.weight_decay) == ("sgd", 0.01, 0.9, 1e-4)
+    assert (optim.schedule, config.hardware.precision, config.validation.select) == ("constant", "auto", "last")
+
+
+@pytest.mark.parametrize("text", ["1e-4", "'1e-4'", "1.0E-4", "0.0001", "+1e-4"])
+def test_numbers_are_read_however_they_are_written(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(f"optim:\n  weight_decay: {text}\nmethod:\n  options: {{eta_beta: 1e-2, name: '1e-2'}}\n")
+    config = load(TrainConfig, path)
+    assert config.optim.weight_decay == 1e-4
+    assert config.method.options == {"eta_beta": 0.01, "name": "1e-2"}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"epochs": 1e2}, 100),
+        ({"epochs": "7"}, 7),
+        ({"optim": {"lr": 1}}, 1.0),
+    ],
+)
+def test_values_take_the_type_of_their_field(values: dict[str, Any], expected: float) -> None:
+    config = from_dict(TrainConfig, values)
+    value = config.optim.lr if "optim" in values else config.epochs
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": True}, r"epochs: expected a whole number, but got True \(bool\)"),
+        ({"epochs": 1.5}, r"epochs: expected a whole number, but got 1.5 \(float\)"),
+        ({"epochs": [1]}, r"epochs: expected a whole number, but got \[1\] \(list\)"),
+        ({"epochs": 0}, r"epochs: expected a whole number ≥ 1, but got 0"),
+        ({"epochs": None}, r"epochs: expected a whole number, but got None"),
+        ({"optim": {"lr": "fast"}}, r"optim\.lr: expected a number, but got 'fast' \(str\)"),
+        ({"optim": {"lr": float("nan")}}, r"optim\.lr: expected a number, but got nan"),
+        ({"optim": {"lr": float("inf")}}, r"optim\.lr: expected a number, but got inf"),
+        ({"optim": {"lr": 0}}, r"optim\.lr: expected a number > 0, but got 0\.0"),
+        ({"optim": {"momentum": 1}}, r"optim\.momentum: expected a number ≥ 0 and < 1, but got 1\.0"),
+        ({"optim": {"betas": [0.9]}}, r"optim\.betas: expected a list of 2, each a number, but got \[0\.9\]"),
+        ({"optim": {"betas": [0.9, 1]}}, r"optim\.betas: expected a list of 2, each a number ≥ 0 and < 1"),
+        ({"optim": {"optimizer": "SGD"}}, r"optim\.optimizer: expected one of sgd, adamw, but got 'SGD'"),
+        ({"hardware": {"compile": 1}}, r"hardware\.compile: expected true or false, but got 1 \(int\)"),
+        ({"data": {"split": 3}}, r"data\.split: expected text, but got 3 \(int\)\. Put it in quotes"),
+        ({"data": {"store": 3}}, r"data\.store: expected a path or null, but got 3"),
+        ({"data": {"store": "a\0b"}}, r"data\.store: expected a path or null"),
+        ({"data": {"store": ""}}, r"data\.store: expected a path or null"),
+        ({"data": {"image_size": [224]}}, r"data\.image_size: expected a whole number for both, or a list of 2, each"),
+        ({"data": {"image_size": True}}, r"data\.image_size: expected a whole number for both"),
+        ({"data": {"image_size": 0}}, r"data\.image_size: expected .* ≥ 1"),
+        ({"optim": {"betas": 0.9}}, r"optim\.betas: expected a list of 2"),
+        ({"data": []}, r"data: expected settings"),
+        ({"method": {"options": {1: 2}}}, r"method\.options: expected options"),
+        ({"method": {"options": {"a": object()}}}, r"method\.options: expected options"),
+        ({"method": {"options": {"a": [float("nan")]}}}, r"method\.options: expected options"),
+        ({"track": "csv"}, r"track: expected a list, each one of csv"),
+        ({"track": ["paper"]}, r"track: expected a list, each one of csv"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_path_type_and_value(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_dict(TrainConfig, values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"validation.select": "best"}, "validation.select: best needs a validation"),
+        ({"validation.select": "best", "validation.every": 151}, "validation.select"),
+        ({"optim.warmup_epochs": 150}, "optim.warmup_epochs: expected fewer than the 150 epochs"),
+        ({"hardware.accelerator": "cpu", "hardware.precision": "fp16"}, "hardware.precision: fp16 needs a GPU"),
+        ({"data.batch_size": 2, "hardware.devices": 3}, "data.batch_size: expected a sample for each of 3 devices"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        override(TrainConfig(), changes)
+
+
+def test_all_problems_of_a_file_come_in_one_message_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("epoch: 3\noptim:\n  lr: fast\n  momentun: 0.9\nmethod:\n  eta_beta: 8\nseed: -1\n")
+    with pytest.raises(ConfigError) as caught:
+        load(TrainConfig, path)
+    message = str(caught.value)
+    assert f"TrainConfig in {path}, but got these 5 problems" in message
+    assert "\n  epoch: unknown key. Near names: 'epochs'" in message
+    assert "\n  optim.momentun: unknown key. Near names: 'momentum'" in message
+    assert "\n  optim.lr: expected a number, but got 'fast'" in message
+    assert "\n  method.eta_beta: unknown key." in message
+    assert "goes into method.options" in message
+    assert "\n  seed: expected a whole number ≥ 0, but got -1" in message
+
+
+def test_a_value_keeps_its_own_type_where_the_field_has_it() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Choice(Config):
+        number: int | float = 0
+        text: str | int = ""
+        level: Literal[0, 1, "all"] = 0
+
+    for number in (1, 1.0):
+        assert type(Choice(number=number).number) is type(number)
+    assert Choice(text="7").text == "7"
+    assert Choice(text=7).text == 7
+    assert Choice(level=1).level == 1
+    with pytest.raises(ConfigError, match="level: expected one of 0, 1, all, but got True"):
+        Choice(level=True)
+
+
+def test_a_field_without_a_default_must_be_given() -> None:
+    with pytest.raises(ConfigError, match=r"needed: is missing\. Give a whole number"):
+        from_dict(Outer, {})
+
+
+def test_one_number_is_both_sides_of_a_square() -> None:
+    for size in (32, "32", [32, 32]):
+        assert from_dict(TrainConfig, {"data": {"image_size": size}}).data.image_size == (32, 32)
+    assert override(TrainConfig(), assignments(["data.image_size=48"])).data.image_size == (48, 48)
+
+
+def test_conflicts_of_a_nested_object_are_named_by_their_full_path() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Top(Config):
+        outer: Outer = section(Outer, "…")
+
+    # `section` has no default here, as Outer needs a value.
+    with pytest.raises(ConfigError, match=r"outer\.mode: slow and flag"):
+        from_dict(Top, {"outer": {"needed": 1, "mode": "slow", "flag": True}})
+
+
+def test_an_object_made_in_python_is_checked_and_converted_too() -> None:
+    assert OptimConfig(lr="1e-3").lr == 1e-3  # type: ignore[arg-type]
+    assert DataConfig(store="store").store == Path("store")  # type: ignore[arg-type]
+    assert TrainConfig(optim={"lr": 1}).optim == OptimConfig(lr=1.0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="lr: expected a number > 0"):
+        OptimConfig(lr=-1)
+    with pytest.raises(ConfigError, match=r"optim\.lr: expected a number > 0"):
+        TrainConfig(optim={"lr": -1})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="slow and flag"):
+        Outer(needed=1, mode="slow", flag=True)
+
+
+def test_objects_are_frozen_picklable_and_share_nothing() -> None:
+    options = {"eta_beta": [1.0]}
+    config = TrainConfig(method=MethodConfig(options=options))
+    options["eta_beta"].append(2.0)
+    assert config.method.options == {"eta_beta": [1.0]}
+    assert TrainConfig().method.options is not TrainConfig().method.options
+    assert pickle.loads(pickle.dumps(config)) == config
+    with pytest.raises(FrozenInstanceError):
+        config.epochs = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"epochs: 1\nepochs: 2\n", r"the key 'epochs' stands twice \(line 2, column 1\)"),
+        (b"epochs: [1", r"Expected YAML in .*line 1"),
+        (b"epochs: \xff\xfe", "Expected YAML in"),
+        (b"seed: !!python/object/apply:os.system ['touch executed']", "could not determine a constructor"),
+        (b"- 1\n- 2\n", "expected settings"),
+        (b"just text", "expected settings"),
+        (b"[" * 5000, "Expected YAML in"),
+        (b"a: &a [*a]\n", "unknown key"),
+        (b"method:\n  options:\n    a: &a [*a]\n", "Expected YAML in"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "file.yaml"
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(TrainConfig, path)
+    assert str(path) in str(caught.value)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_empty_file_is_all_defaults_and_a_missing_one_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text("# nothing but words\n")
+    assert load(TrainConfig, path) == TrainConfig()
+    with pytest.raises(MissingFileError, match=r"absent\.yaml does not exist"):
+        load(TrainConfig, tmp_path / "absent.yaml")
+    with pytest.raises(MissingFileError):
+        load(TrainConfig, tmp_path)
+
+
+def test_overrides_change_what_they_name_and_nothing_else() -> None:
+    config = TrainConfig(method=MethodConfig(options={"eta_beta": 1.0, "rho": "mse"}))
+    changed = override(
+        config, {"method.options.eta_beta": 8, "optim": {"lr": 0.1}, "method.options": {"dice": "batch"}}
+    )
+    assert changed.method.options == {"eta_beta": 8, "rho": "mse", "dice": "batch"}
+    assert changed.optim == OptimConfig(lr=0.1)
+    assert config.method.options == {"eta_beta": 1.0, "rho": "mse"}
+    assert override(config, {}) == config
+    with pytest.raises(ConfigError, match=r"optim\.lrr: unknown key\. Near names: 'lr'"):
+        override(config, {"optim.lrr": 1})
+    with pytest.raises(ConfigError, match="'epochs' has no parts"):
+        override(config, {"epochs.x": 1})
+
+
+def test_assignments_are_read_as_yaml() -> None:
+    texts = ["optim.lr=1e-3", "data.image_size=[96, 128]", "model.pretrained=null", "a=b=c", "flag = true"]
+    assert assignments(texts) == {
+        "optim.lr": 1e-3,
+        "data.image_size": [96, 128],
+        "model.pretrained": None,
+        "a": "b=c",
+        "flag": True,
+    }
+    for text in ("optim.lr", "=3", "a=[1"):
+        with pytest.raises(ConfigError, match=r"Expected path=value, but got"):
+            assignments([text])
+
+
+def test_a_path_below_home_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/alice")
+    config = DataConfig(store=Path("/home/alice/data/store"))
+    assert "alice" not in dumps(config)
+    save(config, tmp_path / "file.yaml")
+    assert load(DataConfig, tmp_path / "file.yaml") == config
+    assert DataConfig(store=Path("~/data/store")) == config
+    assert "/home/alicia/store" in dumps(DataConfig(store=Path("/home/alicia/store")))
+
+
+def test_every_setting_explains_itself() -> None:
+    found = list(leaves(TrainConfig))
+    assert len({leaf.path for leaf in found}) == len(found) > 35
+    for leaf in found:
+        assert leaf.help.endswith("."), leaf
+        assert f"# {leaf.help}" in dumps(TrainConfig())
+    assert next(leaf for leaf in found if leaf.path == "optim.clip_norm").kind == "a number > 0 or null"
+    assert all("help" in one.metadata for one in fields(TrainConfig))
+
+
+def test_the_manual_lists_every_setting_with_its_default() -> None:
+    manual = (REPOSITORY / "docs" / "how-to" / "configure.md").read_text(encoding="utf-8")
+    for leaf in leaves(TrainConfig):
+        default = schema.lines("x", leaf.default)[0].removeprefix("x: ")
+        assert f"| `{leaf.path}` | {leaf.kind} | `{default}` | {leaf.help} |" in manual
+
+
+def test_saving_keeps_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.yaml"
+    save(TrainConfig(epochs=3), path)
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        save(TrainConfig(epochs=4), path)
+    assert load(TrainConfig, path).epochs == 3
+
+
+def test_importing_config_is_light() -> None:
+    code = "import sys, adawac.config; print([m for m in ('torch', 'numpy', 'rich', 'cyclopts') if m in sys.modules])"
+    source = str(REPOSITORY / "src")
+    env = os.environ | {"PYTHONPATH": source}
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert out.stdout == "[]\n"

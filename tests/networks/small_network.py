@@ -1,0 +1,25 @@
+"""A network that a core trains in moments, and its factory for `adawac.models.build`."""
+
+from torch import nn
+
+
+class Small(nn.Module):
+    """An encoder and a decoder with GroupNorm and dropout."""
+
+    def __init__(self, num_classes: int, in_channels: int):
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv2d(in_channels, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU()
+        )
+        self.dropout = nn.Dropout(0.1)
+        self.decoder = nn.Sequential(nn.Upsample(scale_factor=4, mode="bilinear"), nn.Conv2d(16, num_classes, 3, 1, 1))
+
+    def forward(self, x):
+        return self.decoder(self.dropout(self.encoder(x)))
+
+
+def small(num_classes, in_channels, image_size, dropout=0.1):
+    """By the name `tests.networks.small_network:small`."""
+    network = Small(num_classes, in_channels)
+    network.dropout.p = dropout
+    return network, "encoder"
