@@ -293,6 +293,32 @@ def test_evaluation_moves_no_methods_weights(method):
     assert (criterion.weights.beta == 0.5).all()
 
 
+@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("method", ["adawac", "reweight-only", "pm-dro"])
+def test_held_weights_stay_in_training_mode_until_released(method, preset):
+    criterion = adawac.build_method(method, 6, preset).double()
+    batch = tensors(*next(random_batch(11)))
+    criterion.held = True
+    for mode in (True, False, True):  # as training loops of other packages switch modules
+        held = criterion.train(mode)(*batch)
+        assert criterion.training is mode
+        assert (criterion.weights.beta == 0.5).all()
+        assert (held.beta == 0.5).all()
+    assert criterion.weights.skipped == 0
+    criterion.held = False
+    criterion(*batch)
+    assert (criterion.weights.beta[batch[3]] != 0.5).all()
+
+
+def test_whether_weights_are_held_is_not_saved():
+    criterion, other = (adawac.build_method("adawac", 6) for _ in range(2))
+    assert not criterion.held
+    criterion.held = True
+    assert set(criterion.state_dict()) == set(other.state_dict()) == {"weights.log_odds", "weights.skipped"}
+    other.load_state_dict(criterion.state_dict())
+    assert not other.held
+
+
 def test_trimming_by_quantile_keeps_what_is_above_it():
     """With three samples the median is one of them, and that one is dropped, too."""
     criterion = adawac.build_method("trim-ratio", 6, "official", trim_ratio=0.5).double()

@@ -90,6 +90,9 @@ class Step(NamedTuple):
 class Criterion(nn.Module, ABC):
     """The loss of a batch: Dice, CE and ACR, of which a method weighs the last two, sample by sample."""
 
+    held: bool = False
+    """While True, the weights stay as they are, also in training mode: set it until the network has settled. It is not
+    part of the state dict, and `train()` and `eval()` leave it alone."""
     uses_latents: bool = True
     """Whether the method compares latents at all."""
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -103,9 +106,14 @@ class Criterion(nn.Module, ABC):
         self.weights = SampleWeights(num_samples)
         self._checked = False
 
+    @property
+    def moves_weights(self) -> bool:
+        """Whether a call moves the weights: in training mode, unless they are `held`."""
+        return self.training and not self.held
+
     @abstractmethod
     def weigh(self, batch: Batch) -> Weighting:
-        """Weigh CE against ACR for every sample of the batch; in training mode, move the weights first."""
+        """Weigh CE against ACR for every sample of the batch; if `moves_weights`, move the weights first."""
 
     def forward(
         self,
@@ -115,7 +123,7 @@ class Criterion(nn.Module, ABC):
         index: Tensor,
         views: Tensor | None = None,
     ) -> Step:
-        """Return the loss of a batch; in training mode this also moves the weights.
+        """Return the loss of a batch; in training mode this also moves the weights, unless they are `held`.
 
         Args:
             logits: (2B, K, *S), all first views, then all second ones; or (B, K, *S), one supervised view; or a list
@@ -141,7 +149,7 @@ class AdaWAC(Criterion):
 
     def weigh(self, batch: Batch) -> Weighting:
         """Ascend, then give CE the weight beta and ACR the rest (Algorithm 1, lines 5-9)."""
-        if self.training:
+        if self.moves_weights:
             self.weights.add(batch.index, self.objective.eta_beta * (batch.ell_ce - batch.reg_ac))
         beta = self.weights.beta[batch.index].to(batch.ell_ce.dtype)
         return Weighting(beta, 1 - beta, len(beta))
