@@ -40,8 +40,7 @@ STEP = [
 # And what happens before the first one.
 START = [
     *STEP,
-    *("rehearsal.py", "gpu.py", "train/kernel_calls.json"),
-    *(f"train/{one}.py" for one in ("ahead", "setup", "ranks")),
+    *(f"train/{one}.py" for one in ("setup", "ranks")),
 ]
 
 

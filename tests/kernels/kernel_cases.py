@@ -116,6 +116,7 @@ def sums(device, ours, images, classes, pixels, last, squared, ignore, dtype=tor
 
 def warp(device, ours, channels, sizes, size, kind):
     from adawac.data import resample
+    from adawac.kernels.warp import can_warp
 
     generator = torch.Generator().manual_seed(4)
     maps = torch.randn((len(sizes), 2, 3), generator=generator) / 2
@@ -127,7 +128,7 @@ def warp(device, ours, channels, sizes, size, kind):
     images, labels = (resample.Ragged.from_arrays(one).to(device) for one in (images, labels))
     maps = maps.to(device)
     if ours:
-        assert resample._fits(images, labels, maps, "bilinear")
+        assert can_warp(images.buffer, labels.buffer, images.shapes, maps, channels)
         return resample.warp(images, labels, maps, size)
     return [one.double() for one in resample._warp(images, labels, maps.double(), size, "bilinear")]
 

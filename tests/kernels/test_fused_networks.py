@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import adawac
-from adawac.kernels import availability as gpu_support
-from adawac.kernels import fuse, norms
+from adawac.kernels import availability, fuse, norms
 from adawac.kernels.norms import BatchNorm2d, FusedNorm, GroupNorm
 from adawac.models import build
 from tests.kernels.fused_cases import CASES, EPS, HOW, Case, blocks, computed, expected, pass_through
@@ -227,7 +226,7 @@ def test_fused_networks_can_be_copied_saved_and_loaded():
 
 @pytest.mark.parametrize("name", ["torchvision BasicBlock, stride", "timm v2 Bottleneck", "sequential"])
 def test_the_compiler_sees_torchs_own_functions_in_one_graph(monkeypatch, name):
-    monkeypatch.setattr(gpu_support, "INTERPRETED", True)  # so that nothing but the compiler keeps the kernels away
+    monkeypatch.setattr(availability, "INTERPRETED", True)  # so that nothing but the compiler keeps the kernels away
     monkeypatch.setattr(norms, "works", lambda device: True)
     block, plain = blocks()[name].train(), blocks()[name].train()
     fuse(block)
@@ -237,7 +236,7 @@ def test_the_compiler_sees_torchs_own_functions_in_one_graph(monkeypatch, name):
 
 
 def test_inputs_that_the_kernels_cannot_take_go_to_torch(monkeypatch):
-    monkeypatch.setattr(gpu_support, "INTERPRETED", True)
+    monkeypatch.setattr(availability, "INTERPRETED", True)
     monkeypatch.setattr(norms, "works", lambda device: True)
     x = torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
     group, batch = GroupNorm(2, 4), BatchNorm2d(4)
@@ -262,7 +261,7 @@ def test_inputs_that_the_kernels_cannot_take_go_to_torch(monkeypatch):
 
 
 def test_without_triton_torch_does_the_work(monkeypatch, caplog):
-    monkeypatch.setattr(gpu_support, "INTERPRETED", True)
+    monkeypatch.setattr(availability, "INTERPRETED", True)
     monkeypatch.setitem(sys.modules, "adawac.kernels.norm_kernels", None)
     norms.works.cache_clear()
     try:
@@ -275,12 +274,30 @@ def test_without_triton_torch_does_the_work(monkeypatch, caplog):
         norms.works.cache_clear()
 
 
-def test_where_triton_has_no_tuples_torch_does_the_work(monkeypatch, caplog):
+def test_where_triton_is_too_old_torch_does_the_work(monkeypatch, caplog):
     """As with torch 2.6, whose Triton 3.2 compiles what a trial runs, but not the convolutions."""
-    monkeypatch.delattr(pytest.importorskip("triton.language"), "tuple", raising=False)
-    assert not gpu_support.succeeds("Norms", torch.device("cpu"), lambda: None)
+    monkeypatch.setattr(pytest.importorskip("triton"), "__version__", "3.2.0+git9220")
+    assert not availability.succeeds("Norms", torch.device("cpu"), lambda: None)
     assert "Norms run on torch's own kernels" in caplog.text
-    assert "cannot import name 'tuple'" in caplog.text
+    assert "Expected Triton 3.3 or newer, but got 3.2.0" in caplog.text
+
+
+def test_a_trial_that_fails_says_so(caplog):
+    pytest.importorskip("triton", minversion="3.3")
+
+    def trial():
+        raise AssertionError("Tensor-likes are not close!\nMore.")
+
+    assert not availability.succeeds("Norms", torch.device("cpu"), trial)
+    assert "AssertionError: Tensor-likes are not close!)" in caplog.text
+
+
+def test_a_trial_runs_once_and_leaves_triton_as_it_is():
+    jit = pytest.importorskip("triton.runtime.jit")
+    run, trials = jit.JITFunction.run, []
+    assert availability.succeeds("Norms", torch.device("cpu"), lambda: trials.append(jit.JITFunction.run))
+    assert trials == [run]
+    assert jit.JITFunction.run is run
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------------------------

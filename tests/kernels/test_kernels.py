@@ -15,6 +15,7 @@ from adawac.kernels.blocks import StdConv2d
 from adawac.kernels.convolutions import Conv2d, can_convolve_gray, can_standardise, gray
 from adawac.kernels.resizing import MaxPool2d, can_enlarge
 from adawac.kernels.tokens import can_gelu, can_normalise
+from adawac.kernels.warp import can_warp
 from adawac.kernels.weight_cast import CastWeights
 from adawac.models import build
 from tests.kernels.kernel_cases import CASES, computed
@@ -60,8 +61,8 @@ def test_the_kernels_give_torchs_numbers(interpreted, name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", CASES)
 def test_on_a_gpu_the_kernels_give_torchs_numbers(name, monkeypatch):
-    for limit in ("conv.PIXELS", "conv.INPUTS", "conv.OUTPUTS", "stem.PIXELS"):  # which the cases change
-        monkeypatch.setattr(f"adawac.kernels.{limit}", 1)
+    for limit in ("PIXELS", "INPUTS", "OUTPUTS"):  # which the cases change
+        monkeypatch.setattr(f"adawac.kernels.convolutions.{limit}", 1)
     first, again = computed(name, "cuda"), computed(name, "cuda")
     assert_near(first, computed(name, "cuda", ours=False))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
@@ -93,7 +94,7 @@ def willing(monkeypatch):
     monkeypatch.setattr("adawac.kernels.tokens.works", lambda device: True)
     monkeypatch.setattr("adawac.kernels.convolutions.works", lambda device: True)
     monkeypatch.setattr("adawac.kernels.convolutions.standardising_works", lambda device: True)
-    monkeypatch.setattr(pixel_sums, "_works", lambda device: True)
+    monkeypatch.setattr("adawac.kernels.class_sums._works", lambda device: True)
 
 
 def test_maps_that_cannot_be_enlarged_go_to_torch(willing):
@@ -201,6 +202,20 @@ def test_logits_that_the_kernel_cannot_take_go_to_torch(willing):
     assert not class_sums.can_sum(logits, labels[:, :5])
 
 
+def test_images_that_the_warp_cannot_take_go_to_torch(willing, monkeypatch):
+    monkeypatch.setattr("adawac.kernels.warp._works", lambda device: True)
+    values, starts, maps = torch.randn(24), torch.tensor([0, 12]), torch.zeros(2, 2, 3)
+    labels, shapes = (torch.zeros(24, dtype=torch.uint8), starts), torch.tensor([[4, 3], [4, 3]])
+    assert can_warp((values, starts), labels, shapes, maps, 1)
+    assert can_warp((values.to(torch.int16), starts), None, shapes, maps, 1)
+    assert not can_warp((values.double(), starts), labels, shapes, maps, 1)
+    assert not can_warp((values, starts), labels, shapes, maps.double(), 1)
+    assert not can_warp((values, starts), labels, torch.ones(2, 3), maps, 1)
+    assert not can_warp((values, starts), labels, shapes, maps, 9)
+    assert not can_warp((values.clone().requires_grad_(), starts), labels, shapes, maps, 1)
+    assert not can_warp((values, starts.to("meta")), labels, shapes, maps, 1)
+
+
 def test_without_triton_the_losses_are_torchs(monkeypatch, caplog):
     monkeypatch.setattr(availability, "INTERPRETED", True)
     monkeypatch.setitem(sys.modules, "adawac.kernels.pixel_kernels", None)
@@ -252,7 +267,7 @@ def test_decoders_join_and_blocks_keep_their_numbers(willing, monkeypatch, name,
         monkeypatch.setattr(f"adawac.kernels.blocks.{function.__name__}", function)
     for function in (add, add_and_normalise, gelu_and_drop, split_heads):
         monkeypatch.setattr(f"adawac.kernels.blocks.{function.__name__}", function)
-    for kernel in ("batch_norm.BatchNorm2d", "group_norm.GroupNorm", "pool.MaxPool2d", "conv.Conv2d"):
+    for kernel in ("norms.BatchNorm2d", "norms.GroupNorm", "resizing.MaxPool2d", "convolutions.Conv2d"):
         monkeypatch.setattr(f"adawac.kernels.{kernel}.fits", lambda self, x, residual=None: False)
     options = {"dropout": 0.0} if name.startswith("transunet") else {}
     plain, fused = (build(name, 4, image_size=64, seed=0, **options)[0].to(memory_format=LAST) for _ in range(2))

@@ -87,9 +87,6 @@ def _train(config: "TrainConfig", out: Path, resume: bool, as_json: bool) -> Non
     import shlex
 
     from adawac.cli.display import Display, standing
-    from adawac.train import ahead
-
-    ahead.begin(config)  # before torch is imported
     from adawac.train import fit
 
     display = Display(quiet=as_json)

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from adawac.errors import ShapeError
-from adawac.kernels.availability import plain, succeeds
+from adawac.kernels import warp as kernel
 
 __all__ = ["Interpolation", "Ragged", "warp"]
 
@@ -43,6 +43,11 @@ class Ragged:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @property
+    def buffer(self) -> tuple[Tensor, Tensor]:
+        """The pixels, and where each image starts."""
+        return self.values, self.offsets
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any]) -> "Ragged":
@@ -130,8 +135,10 @@ def warp(
     if isinstance(labels, Tensor):
         labels = Ragged.from_batch(labels.unsqueeze(1))
     _check(images, labels, theta, size)
-    if _fits(images, labels, theta, interpolation):
-        return _warp_in_one(images, labels, theta, size)
+    if interpolation == "bilinear":
+        buffers = images.buffer, None if labels is None else labels.buffer
+        if kernel.can_warp(*buffers, images.shapes, theta, images.channels):
+            return kernel.warp(*buffers, images.shapes, theta, size, images.channels)
     if images.values.device.type != "cpu":
         x, y = _warp(images, labels, theta, size, interpolation)
         return x.to(_float(x.dtype)), None if y is None else y.long()
@@ -171,62 +178,6 @@ def _alone(images: Ragged, row: int) -> Ragged:
     shape = images.shapes[row : row + 1]
     values = images.values.narrow(0, int(images.offsets[row]), images.channels * int(shape.prod()))
     return replace(images, values=values, offsets=torch.zeros(1, dtype=torch.int32), shapes=shape)
-
-
-def _fits(images: Ragged, labels: Ragged | None, theta: Tensor, interpolation: Interpolation) -> bool:
-    """Tell whether one kernel can do it: on a GPU, for 2D images that are read bilinearly; a graph can capture both."""
-    return (
-        plain(theta)
-        and theta.dtype == torch.float32
-        and interpolation == "bilinear"
-        and images.shapes.shape[1] == 2
-        and images.channels <= 8
-        and len(images) < 2**16
-        and (images.values.dtype == torch.float32 or not images.values.is_floating_point())
-        and not images.values.requires_grad
-        and all(one.values.device == one.offsets.device == theta.device for one in (images, labels or images))
-        and _works(theta.device)
-    )
-
-
-def _warp_in_one(
-    images: Ragged, labels: Ragged | None, theta: Tensor, size: Sequence[int]
-) -> tuple[Tensor, Tensor | None]:
-    from adawac.kernels import warp_kernels
-
-    count, (height, width), block = len(images), size, 512
-    x = torch.empty((count, images.channels, height, width), device=theta.device)
-    y = torch.empty((count, height, width), dtype=torch.int64, device=theta.device)
-    read = images if labels is None else labels
-    with torch.cuda.device_of(theta):
-        warp_kernels.warp[(-(-height * width // block), count)](
-            images.values,
-            images.offsets.long(),
-            read.values,
-            read.offsets.long(),
-            images.shapes.contiguous(),
-            theta.contiguous(),
-            x,
-            y,
-            height,
-            width,
-            CHANNELS=images.channels,
-            LABELS=labels is not None,
-            BLOCK=block,
-        )
-    return x, None if labels is None else y
-
-
-@functools.lru_cache
-def _works(device: torch.device) -> bool:
-    def trial() -> None:
-        images = Ragged.from_batch(torch.arange(24.0, device=device).reshape(2, 1, 4, 3))
-        labels = Ragged.from_batch(torch.arange(24, device=device).reshape(2, 1, 4, 3))
-        theta = torch.tensor([[[0.9, 0.2, 0.1], [-0.3, 0.8, 0.2]]], device=device).repeat(2, 1, 1)
-        found = _warp_in_one(images, labels, theta, (5, 6))
-        torch.testing.assert_close(found, _warp(images, labels, theta, (5, 6), "bilinear"))
-
-    return succeeds("Views", device, trial)
 
 
 def _warp(

@@ -71,7 +71,7 @@ class Captured:
             # Other threads may go on to talk to the device, as one that pins memory does.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 self.function(*tree_unflatten(inputs, structure))
-        except (RuntimeError, torch.AcceleratorError) as error:
+        except RuntimeError as error:  # also the base class of torch's own errors
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             self.reason = str(error).splitlines()[0]

@@ -23,7 +23,6 @@ from adawac.data.store import Store
 from adawac.errors import ConfigError, RunError
 from adawac.inference.predictor import resize_of, segment
 from adawac.runs import Run, RunWriter
-from adawac.train import ahead
 from adawac.train.checkpointing import check_resumed
 from adawac.train.devices import agree, build_fabric, launch, quiet
 from adawac.train.keeping import Keeper
@@ -234,7 +233,6 @@ def _fit(trainer: Trainer, keeper: Keeper, resume: bool, watch: Watch, interrupt
             size, world = config.data.batch_size, trainer.fabric.world_size
             warn_of_short_end(len(trainer.samples), size, world, config.optim.accumulate)
         watch.start(config, keeper.writer, step.steps)
-    ahead.wait()
     for epoch in range(done + 1, config.epochs + 1):
         started = time.perf_counter()
         if epoch == held + 1 and not trainer.criterion.training:

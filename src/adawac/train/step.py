@@ -10,8 +10,6 @@ from torch import Tensor
 from adawac.algorithm import Step
 from adawac.data.loader import Batch
 from adawac.kernels.capture import Captured
-from adawac.kernels.norms import works
-from adawac.kernels.rehearsal import rehearsal
 from adawac.kernels.weight_cast import CastWeights
 from adawac.train.record import EpochRecord
 from adawac.train.setup import Trainer, learning_rate, set_learning_rate
@@ -37,7 +35,6 @@ class TrainStep:
         self._captured = Captured(self._learn, self._forget) if self.eager is None else None
         hardware = trainer.config.hardware
         fused = self.eager is None and hardware.fused and not hardware.compile
-        self._unrehearsed = fused and works(trainer.fabric.device)
         at_once = fused and hardware.precision == "bf16"
         self._weights = CastWeights(trainer.views, torch.bfloat16) if at_once else None
 
@@ -60,8 +57,6 @@ class TrainStep:
             self._learn(given, epoch, number)
         else:
             device = self.trainer.fabric.device
-            if self._unrehearsed:
-                self._rehearse(given, epoch)
             self._captured(given, *(torch.full((), one, device=device) for one in (epoch, number)))
         if self.trainer.averaged is not None and self._complete(number):
             self.trainer.averaged.update_parameters(self.trainer.network)
@@ -81,19 +76,6 @@ class TrainStep:
         self.record.add(number, batch["index"], out)
         if self._complete(number):
             self.descend()
-
-    def _rehearse(self, given: Any, epoch: int) -> None:
-        """Let the kernels of a pass through the network be compiled together; nothing is changed by it."""
-        self._unrehearsed = False
-        network, device = self.trainer.network, self.trainer.fabric.device
-        before = [buffer.clone() for buffer in network.buffers()]
-        with torch.random.fork_rng([device]), rehearsal(device):
-            logits, latents = self.forward(self.batch(given, epoch))
-            found = [*([logits] if isinstance(logits, Tensor) else logits), *([] if latents is None else [latents])]
-            self.trainer.fabric.backward(torch.stack([one.float().sum() for one in found]).sum())
-        self._forget()
-        for buffer, value in zip(network.buffers(), before, strict=True):
-            buffer.copy_(value)
 
     def batch(self, given: Any, epoch: Tensor | int) -> Mapping[str, Any]:
         """Return the batch: views of resident samples are made here, streamed ones come with them."""
