@@ -10,6 +10,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 import adawac
+from adawac.distributed import gather_rows
 
 STEPS, NUM_SAMPLES = 50, 16
 RUNS = [(method, preset) for method in adawac.METHODS for preset in ("paper", "official")]
@@ -126,16 +127,18 @@ def test_something_was_learned(results):
 
 
 def weights_of_uneven_ranks(fabric: Fabric):
-    """SampleWeights alone: rank r brings r + 1 samples, one of them on every rank."""
+    """The weights' ascent over gathered rows: rank r brings r + 1 samples, one of them on every rank."""
     weights = adawac.SampleWeights(8)
     rank = fabric.global_rank
     index = torch.tensor([7, *range(rank)])
-    weights.ascend(index, torch.full((len(index),), float(rank + 1)), torch.zeros(len(index)), 0.5)
+    (index, ell_ce), rows = gather_rows([index, torch.full((len(index),), float(rank + 1))])
+    assert (ell_ce[rows] == rank + 1).all()
+    weights.ascend(index, ell_ce, torch.zeros_like(ell_ce), 0.5)
     ranks = fabric.all_gather(weights.log_odds).view(fabric.world_size, -1)
     return ranks.numpy()
 
 
-def test_sample_weights_gather_from_uneven_ranks():
+def test_uneven_ranks_move_the_same_weights():
     ranks = Fabric(accelerator="cpu", devices=3, strategy="ddp_fork").launch(weights_of_uneven_ranks)
     expected = torch.zeros(8)
     for rank in range(3):

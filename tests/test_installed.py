@@ -29,7 +29,7 @@ from adawac.runs import Run
 
 
 class Mine(adawac.Criterion):
-    def weigh(self, batch: adawac.algorithm.Batch) -> adawac.Weighting:
+    def weigh(self, batch: adawac.objective.SampleTerms) -> adawac.Weighting:
         ones = torch.ones_like(batch.ell_ce)
         return adawac.Weighting(ones, ones, len(ones))
 

@@ -279,11 +279,26 @@ def test_a_repeated_row_of_batch_normalised_weights_grows_twice():
 def test_pm_dro_draws_the_weights_towards_uniform():
     """Starting from 1/2 and 3/4 in the same step: the power of the old weights is 1 - eta_beta ε."""
     criterion = adawac.build_method("pm-dro", 2, eta_beta=0.5, entropy_max=0.4).double()
-    criterion.weights.add(torch.tensor([1]), torch.tensor([3.0]).log().double())
+    criterion.weights.ascend(torch.tensor([1]), torch.tensor([3.0]).log().double(), torch.zeros(1), 1.0)
     logits, labels, _, _ = tensors(*next(random_batch(10, size=2)))
     out = criterion(logits, labels, None, torch.tensor([0, 1]))
     grown = torch.tensor([0.5, 0.75], dtype=torch.float64) ** 0.8 * (0.5 * out.ell_ce).exp()
     torch.testing.assert_close(out.beta, grown / grown.sum())
+
+
+@pytest.mark.parametrize("method", ["adawac", "reweight-only"])
+def test_training_moves_the_weights_by_the_papers_line(monkeypatch, method):
+    updates = []
+    monkeypatch.setattr(adawac.SampleWeights, "ascend", lambda self, *update: updates.append(update))
+    criterion = adawac.build_method(method, 6, eta_beta=0.7).double()
+    batch = tensors(*next(random_batch(11)))
+    out = criterion(*batch)
+    ((index, ell_ce, reg_ac, eta_beta),) = updates
+    assert torch.equal(index, batch[3])
+    assert torch.equal(ell_ce, out.ell_ce)
+    assert torch.equal(reg_ac, out.reg_ac)
+    assert eta_beta == 0.7
+    assert (criterion.weights.log_odds == 0).all()  # nothing else moves them
 
 
 @pytest.mark.parametrize("method", NAMES)

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from adawac import checks
 from adawac.distributed import gather_rows, global_loss
-from adawac.objective import Batch, resolve
-
-__all__ = ["AdaWAC", "Batch", "Criterion", "SampleWeights", "Step", "Weighting"]
+from adawac.objective import SampleTerms, resolve
 
 
 class SampleWeights(nn.Module):
@@ -21,6 +19,12 @@ class SampleWeights(nn.Module):
     Lines 5-8 read  b <- [beta_i, 1 - beta_i] * exp(eta_beta [ell_ce, reg_ac]),  beta_i <- b_1 / |b|_1.
     In log-odds that is one addition, logit beta_i <- logit beta_i + eta_beta (ell_ce - reg_ac), which neither
     overflows nor sticks at 0 or 1.
+
+    Example:
+        >>> weights = SampleWeights(num_samples=3)
+        >>> weights.ascend(torch.tensor([0, 2]), torch.tensor([2.0, 0.5]), torch.tensor([1.0, 1.5]), eta_beta=1.0)
+        >>> weights.beta
+        tensor([0.7311, 0.5000, 0.2689])
     """
 
     log_odds: Tensor
@@ -36,16 +40,19 @@ class SampleWeights(nn.Module):
         """The weight of each sample's cross-entropy."""
         return self.log_odds.sigmoid()
 
-    def ascend(
-        self, index: Int[Tensor, " B"], ell_ce: Float[Tensor, " B"], reg_ac: Float[Tensor, " B"], eta_beta: float
-    ) -> None:
-        """Move the weights of all ranks' samples (Algorithm 1, lines 5-8); a sample that stands twice moves twice."""
-        (index, ell_ce, reg_ac), _ = gather_rows([index, ell_ce, reg_ac])
-        self.add(index, eta_beta * (ell_ce - reg_ac))
-
     @torch.no_grad()
-    def add(self, index: Int[Tensor, " B"], increment: Float[Tensor, " B"]) -> None:
-        """Add to the log-odds of `index`, which is the same on every rank; pass over what is not finite."""
+    def ascend(
+        self,
+        index: Int[Tensor, " B"],
+        ell_ce: Float[Tensor, " B"],
+        reg_ac: Float[Tensor, " B"],
+        eta_beta: float | Tensor,
+    ) -> None:
+        """Move the weights of `index`, the batch of all ranks (Algorithm 1, lines 5-8).
+
+        A sample that occurs twice moves twice. An increment that is not finite is skipped and counted.
+        """
+        increment = eta_beta * (ell_ce - reg_ac)
         finite = increment.isfinite()
         self.skipped += (~finite).sum()
         self.log_odds.index_add_(0, index, increment.where(finite, 0).to(self.log_odds.dtype))
@@ -53,7 +60,7 @@ class SampleWeights(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SampleWeights":
         exact = self.log_odds
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if torch.finfo(self.log_odds.dtype).bits < 32:  # .half() and its kin are for the network
+        if torch.finfo(self.log_odds.dtype).bits < 32:  # .half() is meant for the network
             self.log_odds = exact.to(self.log_odds.device)
         return self
 
@@ -71,7 +78,7 @@ class Weighting(NamedTuple):
     """Of Dice and ACR, and of CE unless that has its own."""
     ce_divisor: Tensor | int | None = None
 
-    def total(self, batch: Batch) -> Float[Tensor, ""]:
+    def total(self, batch: SampleTerms) -> Float[Tensor, ""]:
         """Return Dice + weighted CE + weighted ACR of the batch (Eq. 5 and Appendix C)."""
         ce, rest = (self.ce * batch.ell_ce).sum(), (batch.ell_dice + self.ac * batch.reg_ac).sum()
         return rest / self.divisor + ce / (self.divisor if self.ce_divisor is None else self.ce_divisor)
@@ -112,7 +119,7 @@ class Criterion(nn.Module, ABC):
         return self.training and not self.held
 
     @abstractmethod
-    def weigh(self, batch: Batch) -> Weighting:
+    def weigh(self, batch: SampleTerms) -> Weighting:
         """Weigh CE against ACR for every sample of the batch; if `moves_weights`, move the weights first."""
 
     def forward(
@@ -135,21 +142,21 @@ class Criterion(nn.Module, ABC):
         """
         checks.batch(self, logits, labels, features, index, views, values=self.objective.validate or not self._checked)
         self._checked = True
-        mine = self.objective.terms(logits, labels, features if self.uses_latents else None, index, views)
-        columns, rows = gather_rows(list(vars(mine).values()))
-        everyone = Batch(*columns)
-        weighting = self.weigh(everyone)
-        own = weighting._replace(ce=weighting.ce[rows], ac=weighting.ac[rows])
-        loss = self.objective.scale * global_loss(own.total(mine), weighting.total(everyone))
-        return Step(loss, mine.ell_ce.detach(), mine.ell_dice.detach(), mine.reg_ac.detach(), own.ce)
+        local = self.objective.terms(logits, labels, features if self.uses_latents else None, index, views)
+        columns, rows = gather_rows(list(vars(local).values()))
+        batch = SampleTerms(*columns)
+        weighting = self.weigh(batch)
+        share = weighting._replace(ce=weighting.ce[rows], ac=weighting.ac[rows])
+        loss = self.objective.scale * global_loss(share.total(local), weighting.total(batch))
+        return Step(loss, local.ell_ce.detach(), local.ell_dice.detach(), local.reg_ac.detach(), share.ce)
 
 
 class AdaWAC(Criterion):
     """Adaptively weighted augmentation consistency (Algorithm 1)."""
 
-    def weigh(self, batch: Batch) -> Weighting:
+    def weigh(self, batch: SampleTerms) -> Weighting:
         """Ascend, then give CE the weight beta and ACR the rest (Algorithm 1, lines 5-9)."""
         if self.moves_weights:
-            self.weights.add(batch.index, self.objective.eta_beta * (batch.ell_ce - batch.reg_ac))
+            self.weights.ascend(batch.index, batch.ell_ce, batch.reg_ac, self.objective.eta_beta)
         beta = self.weights.beta[batch.index].to(batch.ell_ce.dtype)
         return Weighting(beta, 1 - beta, len(beta))

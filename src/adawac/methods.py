@@ -16,10 +16,8 @@ from torch import Tensor
 
 from adawac.algorithm import AdaWAC, Criterion, Weighting
 from adawac.errors import ConfigError
-from adawac.objective import Batch
+from adawac.objective import SampleTerms
 from adawac.registry import Registry
-
-__all__ = ["METHODS", "build_method"]
 
 
 class Baseline(Criterion):
@@ -28,7 +26,7 @@ class Baseline(Criterion):
     uses_latents = False
     fixed: ClassVar = {"views": "first"}
 
-    def weigh(self, batch: Batch) -> Weighting:
+    def weigh(self, batch: SampleTerms) -> Weighting:
         """Give every sample its whole cross-entropy."""
         return Weighting(torch.ones_like(batch.ell_ce), torch.zeros_like(batch.ell_ce), len(batch.ell_ce))
 
@@ -42,7 +40,7 @@ class Pair(Baseline):
 class ACROnly(Criterion):
     """Dice + CE + ACR without weights (Eq. 4)."""
 
-    def weigh(self, batch: Batch) -> Weighting:
+    def weigh(self, batch: SampleTerms) -> Weighting:
         """Weigh CE and ACR alike."""
         weight = torch.full_like(batch.ell_ce, 1 if self.objective.addition == "sum" else 0.5)
         return Weighting(weight, weight, len(weight))
@@ -51,7 +49,7 @@ class ACROnly(Criterion):
 class PseudoAdaWAC(Criterion):
     """The weights of the saddle point, given instead of learned: beta = 1[label-dense] (Table 2)."""
 
-    def weigh(self, batch: Batch) -> Weighting:
+    def weigh(self, batch: SampleTerms) -> Weighting:
         """Send label-dense samples to CE and label-sparse ones to ACR."""
         beta = batch.dense.to(batch.ell_ce.dtype)
         return Weighting(beta, 1 - beta, len(beta))
@@ -65,10 +63,10 @@ class Trim(Criterion):
         self.uses_latents = acr
 
     @abstractmethod
-    def keep(self, batch: Batch) -> Bool[Tensor, " B"]:
+    def keep(self, batch: SampleTerms) -> Bool[Tensor, " B"]:
         """Tell which samples' cross-entropy counts."""
 
-    def weigh(self, batch: Batch) -> Weighting:
+    def weigh(self, batch: SampleTerms) -> Weighting:
         """Average CE over the samples kept; the released code divides everything by their number."""
         mask = self.keep(batch).to(batch.ell_ce.dtype)
         kept = mask.sum()
@@ -82,7 +80,7 @@ class Trim(Criterion):
 class TrimTrain(Trim):
     """Keep the label-dense samples."""
 
-    def keep(self, batch: Batch) -> Bool[Tensor, " B"]:
+    def keep(self, batch: SampleTerms) -> Bool[Tensor, " B"]:
         """Keep what has foreground."""
         return batch.dense
 
@@ -98,7 +96,7 @@ class TrimRatio(Trim):
                 "Give the training set's share of slices without foreground; `adawac diagnose` prints it."
             )
 
-    def keep(self, batch: Batch) -> Bool[Tensor, " B"]:
+    def keep(self, batch: SampleTerms) -> Bool[Tensor, " B"]:
         """Keep the samples with the highest CE."""
         ratio = float(self.objective.trim_ratio or 0)
         if self.objective.trim_rule == "quantile":
@@ -113,21 +111,21 @@ class ReweightOnly(Criterion):
     defaults: ClassVar = {"eta_beta": 1.0}
     fixed: ClassVar = {"views": "first"}
 
-    def weigh(self, batch: Batch) -> Weighting:
+    def weigh(self, batch: SampleTerms) -> Weighting:
         """Let the weights grow with CE."""
         if self.moves_weights:
             self._ascend(batch)
         beta = self.weights.beta[batch.index].to(batch.ell_ce.dtype)
         return Weighting(beta, torch.zeros_like(beta), len(beta))
 
-    def _ascend(self, batch: Batch) -> None:
+    def _ascend(self, batch: SampleTerms) -> None:
         if self.objective.reweighting == "log-odds":
-            self.weights.add(batch.index, self.objective.eta_beta * batch.ell_ce)
+            self.weights.ascend(batch.index, batch.ell_ce, batch.reg_ac, self.objective.eta_beta)
         else:
             self._normalise(batch, power=1.0)
 
     @torch.no_grad()
-    def _normalise(self, batch: Batch, power: float) -> None:
+    def _normalise(self, batch: SampleTerms, power: float) -> None:
         """Set w <- w^power * exp(eta_beta CE), then divide by the batch's sum, in logarithms; log-odds are kept."""
         weights, index = self.weights, batch.index
         finite = batch.ell_ce.isfinite()
@@ -144,7 +142,7 @@ class ReweightOnly(Criterion):
 class PMDRO(ReweightOnly):
     """reweight-only, drawn towards uniform weights by the power 1 - eta_beta ε."""
 
-    def _ascend(self, batch: Batch) -> None:
+    def _ascend(self, batch: SampleTerms) -> None:
         self._normalise(batch, power=1 - self.objective.eta_beta * self.objective.entropy_max)
 
 

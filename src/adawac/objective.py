@@ -12,11 +12,9 @@ from adawac.distributed import sum_over_ranks
 from adawac.errors import ConfigError, UnknownNameError, near
 from adawac.losses import Denominator, Rho, consistency, dice_of, label_dense, pixel_sums, resized_labels, undo_view
 
-__all__ = ["PRESETS", "Batch", "Objective", "resolve"]
-
 
 @dataclass(frozen=True)
-class Batch:
+class SampleTerms:
     """The terms of each sample of a batch. A method sees those of all ranks, without gradients."""
 
     index: Int[Tensor, " B"]
@@ -92,13 +90,13 @@ class Objective:
         features: Tensor | Sequence[tuple[float, Tensor]] | None,
         index: Int[Tensor, " B"],
         views: Tensor | None = None,
-    ) -> Batch:
+    ) -> SampleTerms:
         """Return what the loss of each sample is made of; without features there is no consistency."""
         ell_ce, ell_dice = self.supervised(logits, labels, len(index))
         reg_ac = torch.zeros_like(ell_ce) if features is None else self.consistency(features, views)
         finest = labels if isinstance(labels, Tensor) else labels[0]
         dense = label_dense(finest[: len(index)], self.sparse_threshold, self.ignore_index)
-        return Batch(index, ell_ce, ell_dice, reg_ac, dense)
+        return SampleTerms(index, ell_ce, ell_dice, reg_ac, dense)
 
     def supervised(
         self, logits: Tensor | Sequence[Tensor], labels: Tensor | Sequence[Tensor], size: int

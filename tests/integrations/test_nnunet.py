@@ -59,7 +59,7 @@ def test_rows_follow_the_sorted_names_whatever_the_order() -> None:
 
 def test_the_table_tells_saturated_cases_apart() -> None:
     weights = SampleWeights(3)
-    weights.add(torch.tensor([0, 1, 2]), torch.tensor([0.0, 30.0, 40.0]))
+    weights.ascend(torch.tensor([0, 1, 2]), torch.tensor([0.0, 30.0, 40.0]), torch.zeros(3), 1.0)
     rows = list(csv.DictReader(beta_table({"a": 0, "b, c": 1, "d": 2}, weights).splitlines()))
     assert [row["case"] for row in rows] == ["a", "b, c", "d"]
     assert [float(row["beta"]) for row in rows] == [0.5, 1, 1]

@@ -223,7 +223,7 @@ def algorithm_1_in_plain_loops(run, draws):
 
 def test_rows_of_seeds_and_sizes_are_the_algorithm_as_printed():
     runs = [
-        theory.Run(theory.build_instance(size, gamma=gamma), Steps(eta_theta, eta_beta))
+        theory.Trajectory(theory.build_instance(size, gamma=gamma), Steps(eta_theta, eta_beta))
         for size, gamma, eta_theta, eta_beta in [(2, 0.1, 0.05, 0.02), (5, 0.5, 0.01, 0.1)]
     ]
     results = theory.run_algorithm(runs, 300, num_seeds=3, seed=7, record_every=100)
@@ -238,23 +238,23 @@ def test_rows_of_seeds_and_sizes_are_the_algorithm_as_printed():
 
 def test_the_weights_are_those_that_training_uses(monkeypatch):
     sizes = []
-    add = SampleWeights.add
+    ascend = SampleWeights.ascend
     monkeypatch.setattr(
-        SampleWeights, "add", lambda self, *update: (sizes.append(len(self.log_odds)), add(self, *update))
+        SampleWeights, "ascend", lambda self, *update: (sizes.append(len(self.log_odds)), ascend(self, *update))
     )
-    theory.run_algorithm([theory.Run(theory.build_instance(3), Steps(0.1, 0.1))], 10, num_seeds=4)
+    theory.run_algorithm([theory.Trajectory(theory.build_instance(3), Steps(0.1, 0.1))], 10, num_seeds=4)
     assert sizes == [12] * 10
 
 
 def test_draws_are_uniform_and_the_seeds_differ():
-    rows = _Rows([theory.Run(theory.build_instance(4), Steps(0.1, 0.1))], 2)
+    rows = _Rows([theory.Trajectory(theory.build_instance(4), Steps(0.1, 0.1))], 2)
     draws = torch.stack(list(rows.draws(8000, 0)))
     assert (draws[:, 0] != draws[:, 1]).any()
     assert torch.bincount(draws.flatten()) == pytest.approx([4000] * 4, rel=0.1)
 
 
 def test_instances_of_several_pixel_counts_do_not_run_together():
-    runs = [theory.Run(theory.build_instance(2, num_pixels=d), Steps(0.1, 0.1)) for d in (8, 9)]
+    runs = [theory.Trajectory(theory.build_instance(2, num_pixels=d), Steps(0.1, 0.1)) for d in (8, 9)]
     with pytest.raises(AdawacError, match="Expected instances of one num_pixels"):
         theory.run_algorithm(runs, 1)
 
@@ -297,7 +297,9 @@ def test_the_gap_stays_below_the_provable_bound_at_any_step_size(measured):
     assert all(row["gap"] <= row["provable_bound"] for row in measured)
     instance = theory.build_instance(8, gamma=1.0)  # not separated, which Proposition 2 does not ask for
     runs = [
-        theory.Run(instance, Steps(eta_theta, eta_beta)) for eta_theta in (0.01, 0.3) for eta_beta in (0.01, 0.3, 3)
+        theory.Trajectory(instance, Steps(eta_theta, eta_beta))
+        for eta_theta in (0.01, 0.3)
+        for eta_beta in (0.01, 0.3, 3)
     ]
     for run, result in zip(runs, theory.run_algorithm(runs, 2000, num_seeds=4), strict=True):
         gap = np.mean([theory.duality_gap(instance, *pair) for pair in zip(result.theta, result.beta, strict=True)])

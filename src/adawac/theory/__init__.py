@@ -6,7 +6,7 @@ hold as stated.
 """
 
 from adawac.theory.claims import bilinear_example, multiplicative_update, returns_from, vertex_shortfall
-from adawac.theory.descent import Averages, Run, hard_thresholding, run_algorithm
+from adawac.theory.descent import Averages, Trajectory, hard_thresholding, run_algorithm
 from adawac.theory.gap import duality_gap, inner_maximum, inner_minimum, saddle_point
 from adawac.theory.guarantee import (
     Steps,
@@ -23,8 +23,8 @@ from adawac.theory.study import run
 __all__ = [
     "Averages",
     "Instance",
-    "Run",
     "Steps",
+    "Trajectory",
     "balanced_steps",
     "bilinear_example",
     "bounded_constants",

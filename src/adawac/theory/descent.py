@@ -72,7 +72,7 @@ _EXACT = 40  # log(1 + eˣ) = x to float64's rounding from here on; torch's defa
 _TINY = torch.finfo(torch.float64).tiny
 
 
-class Run(NamedTuple):
+class Trajectory(NamedTuple):
     """An instance and the step sizes that it is solved with."""
 
     instance: Instance
@@ -93,7 +93,7 @@ class Averages(NamedTuple):
 class _Rows:
     """Every seed of every run as a row: its samples, its own weights among those of one `SampleWeights`, its ball."""
 
-    def __init__(self, runs: Sequence[Run], num_seeds: int):
+    def __init__(self, runs: Sequence[Trajectory], num_seeds: int):
         if len({run.instance.pixels.shape[1] for run in runs}) != 1:
             raise ConfigError("Expected instances of one num_pixels, but got several. Run them one after another.")
         sizes = torch.tensor([run.instance.num_samples for run in runs])
@@ -129,7 +129,7 @@ class _Rows:
 
 @torch.inference_mode()
 def run_algorithm(
-    runs: Sequence[Run], num_steps: int, *, num_seeds: int = 16, seed: int = 0, record_every: int | None = None
+    runs: Sequence[Trajectory], num_steps: int, *, num_seeds: int = 16, seed: int = 0, record_every: int | None = None
 ) -> list[Averages]:
     """Run Algorithm 1 from θ_0 = θ* and β_0 = 1/2, with a projection on F_γ, and return what each run leaves behind.
 
@@ -148,7 +148,7 @@ def run_algorithm(
         reg_ac = torch.linalg.vector_norm(latent, dim=1)
 
         index = rows.first_weight + draw
-        weights.add(index, rows.eta_beta * (ell_ce - reg_ac))  # lines 5-8
+        weights.ascend(index, ell_ce, reg_ac, rows.eta_beta)  # lines 5-8
         beta = weights.log_odds.index_select(0, index).sigmoid().unsqueeze(1)
 
         slope_ce = scores.sigmoid() * (beta / rows.num_pixels)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from adawac.theory.claims import bilinear_example, returns_from, vertex_shortfall
-from adawac.theory.descent import Run, hard_thresholding, run_algorithm
+from adawac.theory.descent import Trajectory, hard_thresholding, run_algorithm
 from adawac.theory.gap import duality_gap, inner_maximum, saddle_point
 from adawac.theory.guarantee import (
     StepRule,
@@ -81,7 +81,7 @@ def convergence(
     kinds = [(rule, build_instance(size, seed=seed)) for rule in rules for size in sizes]
     rows = []
     for horizon in horizons:
-        runs = [Run(instance, RULES[rule](instance, horizon)) for rule, instance in kinds]
+        runs = [Trajectory(instance, RULES[rule](instance, horizon)) for rule, instance in kinds]
         for (rule, instance), run, result in zip(
             kinds, runs, run_algorithm(runs, horizon, num_seeds=num_seeds, seed=seed), strict=True
         ):
@@ -121,7 +121,7 @@ def violation(separations: Sequence[float], num_instances: int = 8, size: int = 
         [build_instance(size, separation=separation, seed=seed + number) for number in range(num_instances)]
         for separation in separations
     ]
-    runs = [Run(one, balanced_steps(one, EPOCHS * size)) for group in instances for one in group]
+    runs = [Trajectory(one, balanced_steps(one, EPOCHS * size)) for group in instances for one in group]
     results = run_algorithm(runs, EPOCHS * size, num_seeds=2, seed=seed)
     rows = []
     for number, (separation, group) in enumerate(zip(separations, instances, strict=True)):
@@ -169,7 +169,7 @@ def eta_sweep(etas: Sequence[float], num_seeds: int = 8, seed: int = 0) -> Row:
         "crossing": build_instance(8, gamma=1.0, seed=seed),
     }.items():
         horizon = EPOCHS * instance.num_samples
-        runs = [Run(instance, Steps(ETA_THETA, eta)) for eta in etas]
+        runs = [Trajectory(instance, Steps(ETA_THETA, eta)) for eta in etas]
         saddle = saddle_point(instance)
         undecided = int(np.argmin(np.abs(saddle.beta - 0.5)))
         rows = []
@@ -205,7 +205,7 @@ def lambda_sweep(factors: Sequence[float], size: int = 16, num_seeds: int = 2, s
     middle = build_instance(size, seed=seed)
     instances = [replace(middle, lambda_ac=middle.lambda_ac * factor) for factor in factors]
     eta_beta = eta_beta_for(bounded_constants(middle).c_beta, EPOCHS)
-    runs = [Run(instance, Steps(ETA_THETA, eta_beta)) for instance in instances]
+    runs = [Trajectory(instance, Steps(ETA_THETA, eta_beta)) for instance in instances]
     rows = []
     for instance, result in zip(
         instances, run_algorithm(runs, EPOCHS * size, num_seeds=num_seeds, seed=seed), strict=True
@@ -246,7 +246,9 @@ def thresholding(keeps: Sequence[int], size: int = 16, num_seeds: int = 8, seed:
         }
 
     eta_beta = eta_beta_for(bounded_constants(instance).c_beta, EPOCHS)
-    (adawac,) = run_algorithm([Run(instance, Steps(ETA_THETA, eta_beta))], horizon, num_seeds=num_seeds, seed=seed)
+    (adawac,) = run_algorithm(
+        [Trajectory(instance, Steps(ETA_THETA, eta_beta))], horizon, num_seeds=num_seeds, seed=seed
+    )
     rows = [
         scores("start", None, instance.theta_star[None], np.full((1, size), 0.5)),
         scores("adawac", None, adawac.theta, adawac.beta),
