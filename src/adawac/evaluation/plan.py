@@ -136,7 +136,7 @@ def plan_run(
     unit = _unit(store, cases, spacing, convention)
     usual = _unit(store, cases, None, convention)
     # What is not usual is in the name: it must not replace the scores of the run's own data.
-    foreign = f"-{_plain(store.dataset)}" if store.dataset != run.data.get("dataset", store.dataset) else ""
+    foreign = f"-{_plain(store.dataset)}" if store.dataset != run.task.dataset else ""
     within = "" if checked_tolerance(tolerance) == 1.0 else f"-within{_plain(f'{tolerance:g}')}"
     unusual = ("" if unit == usual else f"-{unit}") + within + ("-tta" if tta else "")
     return Plan(
@@ -189,16 +189,16 @@ def _open(path: Path, run: Run, moved: bool) -> Store:
 def _check_fits(run: Run, store: Store) -> None:
     """Refuse a store that the network cannot read; warn of one that was prepared otherwise."""
     for what, own, there in (
-        ("classes", run.data["class_names"], store.class_names),
-        ("channels", run.data["channels"], store.channels),
+        ("classes", run.task.class_names, store.class_names),
+        ("channels", run.task.channels, store.channels),
     ):
-        if tuple(own) != there:
+        if own != there:
             raise DataError(
                 f"Expected the {what} of {run.folder}, {', '.join(own)}, but {store.path} has {', '.join(there)}. "
                 "Give the store that the run was trained on, or one prepared alike."
             )
     check_sliced(store)
-    now, then = store.preprocessing.to_dict(), dict(run.data.get("preprocessing") or {})
+    now, then = store.preprocessing.to_dict(), run.task.preprocessing.to_dict()
     changed = [name for name, value in then.items() if name != "size" and now.get(name) != value]
     if changed:
         log.warning(
