@@ -58,7 +58,9 @@ class Task:
             DataError: With the first fault.
         """
         for name, fault in find_faults(data):
-            raise DataError(f"Expected the facts of a data set in {source}, but got a fault in {name}: {fault} {advice}".rstrip())
+            raise DataError(
+                f"Expected the facts of a data set in {source}, but got a fault in {name}: {fault} {advice}".rstrip()
+            )
         return cls(
             dataset=data["dataset"],
             class_names=tuple(data["class_names"]),

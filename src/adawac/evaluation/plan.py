@@ -16,7 +16,7 @@ from adawac.data.cases import SampleTable
 from adawac.data.splits import SPLITS, resolve_split
 from adawac.data.store import Store, is_store
 from adawac.errors import ConfigError, DataError, MissingFileError, RunError, UnknownNameError, near
-from adawac.evaluation.case_scores import Rules, Unit, knows_spacing
+from adawac.evaluation.case_scores import DistanceUnit, Rules, knows_spacing
 from adawac.evaluation.evaluation_record import METRICS
 from adawac.metrics import CONVENTIONS
 from adawac.metrics.masks import checked_tolerance
@@ -92,7 +92,7 @@ def plan_run(
     part: str,
     checkpoint: str | None,
     convention: str,
-    spacing: Unit | None,
+    spacing: DistanceUnit | None,
     tolerance: float,
     tta: bool,
 ) -> Plan:
@@ -256,7 +256,7 @@ def _check_unseen(run: Run, table: SampleTable, store: Store) -> None:
         )
 
 
-def _unit(store: Store, cases: Sequence[str], given: Unit | None, convention: str) -> Unit:
+def _unit(store: Store, cases: Sequence[str], given: DistanceUnit | None, convention: str) -> DistanceUnit:
     lost = [case for case in cases if not knows_spacing(store.case_info(case))]
     if given == "mm" and lost:
         raise DataError(

@@ -85,7 +85,7 @@ class Trained(HasTask):
         faithful: Whether it is a TransUNet that keeps the original's border; None for other networks.
         image_size: Size of its input.
         resize: How slices are resized to it, as in training.
-        task: What it was trained on: data set, classes, channels, label values, preprocessing; each is an attribute, too.
+        task: What it was trained on: data set, classes, channels, label values, preprocessing; also its attributes.
         source: The folder that it came from.
         checkpoint: Which weights of that folder.
     """
