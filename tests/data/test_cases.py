@@ -12,6 +12,7 @@ from adawac.data.cases import (
     check_case,
     check_name,
     class_pixels,
+    is_label_dense,
     is_label_sparse,
     match_rows,
     sample_id,
@@ -61,8 +62,13 @@ def test_class_pixels_counts_like_a_loop(slices, classes, data):
 
 def test_label_sparse_is_no_foreground_unless_a_threshold_is_given():
     fraction = np.array([[1.0, 0.0, 0.0], [0.99, 0.01, 0.0], [0.5, 0.2, 0.3], [np.nan] * 3])
-    assert is_label_sparse(fraction).tolist() == [True, False, False, False]
-    assert is_label_sparse(fraction, threshold=0.01).tolist() == [True, True, False, False]
+    samples = table(["a"], slices=4, fraction=fraction, class_names=("background", "a", "b"))
+    np.testing.assert_array_equal(samples.foreground, [0.0, 0.01, 0.5, np.nan])
+    assert is_label_sparse(samples.foreground).tolist() == [True, False, False, False]
+    assert is_label_sparse(samples.foreground, threshold=0.01).tolist() == [True, True, False, False]
+    assert is_label_dense(samples.foreground).tolist() == [False, True, True, False]
+    assert is_label_dense(samples.foreground, threshold=0.01).tolist() == [False, False, True, False]
+    assert samples.label_sparse.tolist() == [True, False, False, False]
 
 
 def test_table_survives_csv_exactly(tmp_path):

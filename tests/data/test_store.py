@@ -170,7 +170,7 @@ def test_a_damaged_store_names_the_file_and_what_to_do(tmp_path, file, content):
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if content == "half" else content)
-    with pytest.raises(DataError, match=r"whole store.*`adawac prepare` again") as caught:
+    with pytest.raises(DataError, match=r"(whole store|facts of a data set).*`adawac prepare` again") as caught:
         Store(made.path).volume("case_01")
     assert file in str(caught.value)
     again = prepare("nifti", tmp_path / "in", tmp_path / "out", workers=1)

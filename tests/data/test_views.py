@@ -1,5 +1,7 @@
 """Views: exact copies, rotations that stay rotations, randomness that belongs to the sample, SciPy's own numbers."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ from adawac.data.views import (
     sample_keys,
     sample_views,
 )
-from adawac.errors import ConfigError, ShapeError
+from adawac.errors import ConfigError, DataError, ShapeError
 from adawac.losses import undo_view
 
 SIZES = [(154, 224), (256, 216), (37, 53), (101, 99), (7, 5)]
@@ -519,6 +521,45 @@ def test_pair_dataset_takes_plain_images_and_says_what_is_wrong():
         PairDataset([(np.zeros((1, 8, 9), np.float32), np.zeros((8, 9), np.float32))])[0]
     with pytest.raises(IndexError):
         PairDataset(plain)[2]
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64, np.int8, bool])
+def test_pair_dataset_takes_labels_of_any_integer_type(dtype):
+    image, label = Scans()[0]
+    label = label > 0 if dtype is bool else label
+    expected, pair = (PairDataset([(image, label.astype(kind))], seed=2)[0] for kind in (np.int64, dtype))
+    for one, other in zip(expected["labels"], pair["labels"], strict=True):
+        assert torch.equal(one, other)
+        assert other.dtype == torch.int64
+
+
+@pytest.mark.parametrize("shape", [(24, 30), (6, 20, 24)])
+def test_one_number_is_the_size_of_all_sides(shape):
+    assert PairDataset(Scans(shape=shape), size=16)[0]["labels"][1].shape == (16,) * len(shape)
+
+
+@pytest.mark.parametrize("size", [(16,), (16, 16, 16), (0, 16), 0, "16", (16.0, 16.0)])
+def test_a_size_that_does_not_fit_is_named(size):
+    with pytest.raises(ShapeError, match=rf"size of 2 positive whole numbers.* but got {re.escape(repr(size))}"):
+        PairDataset(Scans(), size=size)[0]
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (
+            {"img": np.zeros((1, 8, 9)), "seg": np.zeros((8, 9), np.uint8)},
+            r"item 0 is not that \(the keys img, seg: 'image'",
+        ),
+        ((np.zeros((1, 8, 9)),), "item 0 is not that .tuple"),
+        ((np.zeros((1, 8, 9)), None), "item 0 is not that .tuple"),
+        (("a.png", "b.png"), "item 0 is not that .tuple"),
+        (3, "item 0 is not that .int"),
+    ],
+)
+def test_items_without_image_and_label_are_explained(item, message):
+    with pytest.raises(DataError, match=message):
+        PairDataset([item])[0]
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------------------------

@@ -180,17 +180,22 @@ def class_pixels(label: Array, num_classes: int) -> npt.NDArray[np.int64]:
     return np.stack([np.bincount(one.ravel(), minlength=num_classes) for one in label]).astype(np.int64)
 
 
-def is_label_sparse(fraction: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.bool_]:
+def is_label_sparse(foreground: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.bool_]:
     """Say which samples are label-sparse: no foreground pixel, or a foreground share of at most `threshold`.
 
     Args:
-        fraction: (..., K) share of each class in a sample, background first, as in `SampleTable.fraction`.
+        foreground: (...) share of foreground in each sample, as in `SampleTable.foreground`.
         threshold: The largest foreground share that still counts as label-sparse.
 
     Returns:
         (...) True for label-sparse, False for label-dense and for samples without a label (NaN).
     """
-    return np.asarray(np.asarray(fraction, dtype=np.float64)[..., 1:].sum(axis=-1) <= threshold)
+    return np.asarray(np.asarray(foreground) <= threshold)
+
+
+def is_label_dense(foreground: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.bool_]:
+    """Say which samples are labelled and not label-sparse; see `is_label_sparse`."""
+    return np.asarray(np.asarray(foreground) > threshold)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -242,7 +247,12 @@ class SampleTable:
     @property
     def label_sparse(self) -> npt.NDArray[np.bool_]:
         """(n,) True where a sample has no foreground pixel."""
-        return is_label_sparse(self.fraction)
+        return is_label_sparse(self.foreground)
+
+    @property
+    def foreground(self) -> npt.NDArray[np.float64]:
+        """(n,) share of foreground in each sample; NaN where there is no label."""
+        return np.asarray(self.fraction[:, 1:].sum(axis=1), dtype=np.float64)
 
     @property
     def cases(self) -> tuple[str, ...]:

@@ -124,10 +124,11 @@ def _look(
 
 
 def _report(case: Case, ref: CaseRef, axis: int, threshold: float, blank: npt.NDArray[np.bool_]) -> CaseReport:
-    pixels, sparse = np.zeros((0, case.num_classes), dtype=np.int64), np.zeros(len(blank), dtype=bool)
+    pixels, foreground = np.zeros((0, case.num_classes), dtype=np.int64), np.full(len(blank), np.nan)
     if case.label is not None:
         pixels = class_pixels(np.moveaxis(case.label, axis, 0), case.num_classes)
-        sparse = is_label_sparse(pixels / pixels.sum(axis=1, keepdims=True), threshold)
+        foreground = pixels[:, 1:].sum(axis=1) / pixels.sum(axis=1)
+    sparse = is_label_sparse(foreground, threshold)
     return CaseReport(
         id=ref.id,
         patient=ref.patient,
@@ -141,7 +142,7 @@ def _report(case: Case, ref: CaseRef, axis: int, threshold: float, blank: npt.ND
         label_sparse=None if case.label is None else int(sparse.sum()),
         xi=None if case.label is None else float(1 - sparse.mean()),
         blank_sparse=int((sparse & blank).sum()),
-        foreground=tuple((pixels[:, 1:].sum(axis=1) / pixels.sum(axis=1)).tolist()),
+        foreground=() if case.label is None else tuple(foreground.tolist()),
         class_voxels=tuple(pixels.sum(axis=0).tolist()),
         class_slices=tuple((pixels > 0).sum(axis=0).tolist()),
     )

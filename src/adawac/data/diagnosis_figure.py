@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adawac.data.cases import is_label_dense
 from adawac.data.diagnosis_report import CaseReport, Diagnosis
 from adawac.errors import ConfigError
 from adawac.files import beside, explained
@@ -99,7 +100,7 @@ def _draw_classes(axes: Any, diagnosis: Diagnosis) -> None:
 def _draw_density(axes: Any, cases: tuple[CaseReport, ...]) -> None:
     axes.set(title="How much foreground a training slice has", xlabel="foreground, % of the slice", ylabel="slices")
     foreground = 100 * np.concatenate([case.foreground for case in cases]) if cases else np.zeros(0)
-    dense = foreground[foreground > 0]
+    dense = foreground[is_label_dense(foreground)]
     if not len(dense):
         return
     edges = np.geomspace(dense.min(), dense.max() * 1.001, 30)

@@ -21,6 +21,7 @@ from adawac.data.sources.scan_files import read_json
 from adawac.data.splits import check_leaks
 from adawac.data.store import FORMAT_VERSION, CaseInfo, Store, is_store
 from adawac.data.store_writer import WriteError, prepare_case, sample_table, write_json, write_table, writing
+from adawac.data.task import Task
 from adawac.errors import AdawacError, DataError
 from adawac.files import LOCK, FolderLock, is_temporary
 
@@ -118,15 +119,18 @@ def prepare(
 
 def _describe(source: Source, preprocessing: Preprocessing) -> dict[str, Any]:
     """Return what `store.json` holds; `recipe` is a digest of all that decides the voxels besides the files."""
+    task = Task(
+        dataset=source.dataset,
+        class_names=source.class_names,
+        channels=source.channels,
+        label_values=tuple(source.classes.values()),
+        preprocessing=preprocessing,
+    )
     record = {
         "format_version": FORMAT_VERSION,
-        "dataset": source.dataset,
         "source": type(source).__name__,
         "source_options": source.options(),
-        "class_names": list(source.class_names),
-        "label_values": [list(values) for values in source.classes.values()],
-        "channels": list(source.channels),
-        "preprocessing": preprocessing.to_dict(),
+        **task.to_dict(),
     }
     record = json.loads(json.dumps(record, default=str))
     digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.data.cases import Array, Case, SampleTable
-from adawac.data.preprocessing import Preprocessing
+from adawac.data.task import HasTask, Task
 from adawac.errors import AdawacError, DataError, MissingFileError, near
 from adawac.files import beside
 
@@ -99,17 +99,14 @@ def _whole(path: Path) -> Iterator[None]:
         ) from error
 
 
-class Store:
+class Store(HasTask):
     """A prepared data set on disk, opened for reading.
 
     Attributes:
         path: The folder.
         info: What `store.json` holds.
         table: Every sample of every split.
-        dataset: Name of the data set.
-        class_names: Name of each class; index 0 is the background.
-        channels: Name of each image channel.
-        preprocessing: The options that the store was prepared with, the same that `predict` applies to a new scan.
+        task: Name of the data set, classes, channels, label values and preprocessing; each is an attribute, too.
     """
 
     def __init__(self, path: Path | str):
@@ -134,11 +131,9 @@ class Store:
             )
         with _whole(self.path / "table.csv"):
             self.table = SampleTable.read_csv(self.path / "table.csv")
-        with _whole(self.path / "store.json"):
-            self.dataset: str = self.info["dataset"]
-            self.class_names: tuple[str, ...] = tuple(self.info["class_names"])
-            self.channels: tuple[str, ...] = tuple(self.info["channels"])
-            self.preprocessing = Preprocessing.from_dict(self.info["preprocessing"])
+        self.task = Task.from_dict(
+            self.info, self.path / "store.json", "Copy the store again, or run `adawac prepare` again."
+        )
         self._maps: dict[tuple[str, str], Array] = {}
         self._infos: dict[str, CaseInfo] = {}
         self._first_row = {case: row for row, case in reversed(list(enumerate(self.table.case.tolist())))}
@@ -149,11 +144,6 @@ class Store:
     def __getstate__(self) -> dict[str, Any]:
         """Leave the maps behind: every process opens its own."""
         return {**self.__dict__, "_maps": {}}
-
-    @property
-    def num_classes(self) -> int:
-        """K, the background included."""
-        return len(self.class_names)
 
     @property
     def cases(self) -> tuple[str, ...]:
@@ -287,7 +277,7 @@ class Store:
                 label = self._undo(own, info)
         else:
             label = self._undo(label, info)
-        values = np.array([own[0] for own in self.info["label_values"]])
+        values = np.array([first for first, *_ in self.label_values])
         return values[label].astype(info.label_dtype or np.uint8)
 
     def _undo(self, label: Array, info: CaseInfo) -> Array:

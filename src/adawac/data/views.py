@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from adawac.data.resample import Interpolation, Ragged, warp
-from adawac.errors import ConfigError, ShapeError
+from adawac.errors import ConfigError, DataError, ShapeError
 
 Word = int | Tensor
 _STEP = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio: consecutive words land far apart
@@ -22,9 +22,8 @@ _STEP = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio: consecutive words l
 def random_bits(sample: Int[Tensor, "..."], *words: Word) -> Int[Tensor, "..."]:
     """Return 64 random bits for each sample, a function of it and of `words` alone; they broadcast against it."""
     for word in words:
-        step = (
-            _signed((word + 1) * _STEP) if isinstance(word, int) else (word + 1) * _signed(_STEP)
-        )  # + 1: 0 counts too
+        following = word + 1  # 0 counts too
+        step = _signed(following * _STEP) if isinstance(following, int) else following * _signed(_STEP)
         sample = _mix(sample + step)
     return sample
 
@@ -43,7 +42,7 @@ def _signed(word: int) -> int:
 
 def sample_keys(ids: Iterable[str]) -> Int[Tensor, " n"]:
     """Return an integer for each stable id: randomness that follows it stays the same when rows move."""
-    digests = b"".join(hashlib.blake2b(one.encode(), digest_size=8).digest() for one in ids)
+    digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in ids)
     return torch.from_numpy(np.frombuffer(digests, dtype="<i8").astype(np.int64))
 
 
@@ -82,22 +81,14 @@ class ViewConfig:
     mode: Mode = "affine"
 
     def __post_init__(self) -> None:
-        limits = {
-            "turn": 1.0,
-            "rotate": 1.0,
-            "max_angle": 180,
-            "scale": 0.95,
-            "shift": 1.0,
-            "gamma": 100.0,
-            "noise": np.inf,
-        }
-        for name, limit in limits.items():
+        limits = {"turn": 1.0, "rotate": 1.0, "max_angle": 180, "scale": 0.95, "shift": 1.0, "gamma": 100.0}
+        for name, limit in {**limits, "noise": np.inf}.items():
             if not 0 <= getattr(self, name) <= limit:
-                raise ConfigError(f"Expected views.{name} in [0, {limit}], but got {getattr(self, name)}. Correct it.")
+                raise ConfigError(f"Expected views.{name} in [0, {limit}], but got {getattr(self, name)}.")
         for name, kind in (("interpolation", Interpolation), ("mode", Mode)):
             if getattr(self, name) not in get_args(kind):
                 raise ConfigError(
-                    f"Expected views.{name} to be one of {get_args(kind)}, but got {getattr(self, name)!r}. Correct it."
+                    f"Expected views.{name} to be one of {get_args(kind)}, but got {getattr(self, name)!r}."
                 )
         extras = [name for name in ("scale", "shift", "gamma", "noise") if getattr(self, name)]
         if self.mode == "released" and extras:
@@ -279,25 +270,35 @@ class PairDataset(Dataset[dict[str, Any]]):
     """Two random views of each item of any map-style dataset of (image, label), with the item's row.
 
     An item is `{"images": (x1, x2), "labels": (y1, y2), "index": i, "views": (theta1, theta2)}`; torch's default
-    collate makes batches of them that go straight into the criterion. Images are (C, *S) or (*S), labels (*S), in 2D or
-    3D; a dataset of `{"image": …, "label": …}` will do as well.
+    collate makes batches of them that go straight into the criterion.
 
     Views are a function of (seed, epoch, row, view). Call `set_epoch` before each epoch, as for a `DistributedSampler`;
     it reaches persistent workers too. If it is never called, every item counts how often it was read, so views differ
     from epoch to epoch all the same, but a resumed run does not continue them.
 
     Args:
-        dataset: The dataset.
-        size: Size of the views; each item's own by default.
+        dataset: Items are (image, label) or `{"image": …, "label": …}`: an image (C, *S) or (*S) and class indices (*S)
+            of any integer type, as tensors or as NumPy arrays, in 2D or 3D.
+        size: Size of the views, or one number for all sides; each item's own by default.
         seed: Seed of the views.
         config: The distribution of views.
         spacing: Size of a pixel along each axis, if not the same for all.
+
+    Example:
+        >>> import adawac
+        >>> from adawac.data.phantom import phantom_cases
+        >>> case = next(phantom_cases(1, size=32, slices=(8, 8)))
+        >>> slices = [(case.image[:, k], case.label[k]) for k in range(8)]
+        >>> pairs = adawac.PairDataset(slices, size=24, seed=1)
+        >>> item = pairs[5]
+        >>> item["images"][0].shape, item["labels"][1].shape, item["index"]
+        (torch.Size([1, 24, 24]), torch.Size([24, 24]), 5)
     """
 
     def __init__(
         self,
         dataset: Any,
-        size: Sequence[int] | None = None,
+        size: int | Sequence[int] | None = None,
         seed: int = 0,
         config: ViewConfig | None = None,
         spacing: Sequence[float] | None = None,
@@ -330,27 +331,43 @@ class PairDataset(Dataset[dict[str, Any]]):
             seed=self.seed,
             epoch=epoch,
             sample=torch.tensor([index]),
-            size=self.size or label.shape,
+            size=_view_size(self.size, label),
             extent=extent,
         )
-        return {
-            "index": index,
-            **{name: tuple(one[0] for one in views[name]) for name in ("images", "labels", "views")},
-        }
+        parts = {name: tuple(part[0] for part in views[name]) for name in ("images", "labels", "views")}
+        return {"index": index, **parts}
+
+
+def _view_size(size: int | Sequence[int] | None, label: Tensor) -> tuple[int, ...]:
+    sides = label.shape if size is None else (size,) * label.ndim if isinstance(size, int) else tuple(size)
+    if len(sides) != label.ndim or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ShapeError(
+            f"Expected a size of {label.ndim} positive whole numbers, or of one for all sides, but got {size!r}. "
+            f"An item has the shape {tuple(label.shape)}."
+        )
+    return tuple(sides)
 
 
 def _image_and_label(item: Any, index: int) -> tuple[Tensor, Tensor]:
     """Return an item as image (C, *S) and label (*S)."""
-    image, label = (item["image"], item["label"]) if isinstance(item, Mapping) else item[:2]
-    image, label = (one if isinstance(one, Tensor) else torch.from_numpy(np.array(one)) for one in (image, label))
-    given = f"an image of shape {tuple(image.shape)} and a label of shape {tuple(label.shape)}"
+    try:
+        pair = (item["image"], item["label"]) if isinstance(item, Mapping) else (item[0], item[1])
+        image, label = (part if isinstance(part, Tensor) else torch.from_numpy(np.array(part)) for part in pair)
+    except (LookupError, TypeError) as error:
+        what = f"the keys {', '.join(map(str, item))}" if isinstance(item, Mapping) else type(item).__name__
+        raise DataError(
+            f'Expected (image, label) or {{"image": …, "label": …}} of tensors or arrays, but item {index} is not that '
+            f"({what}: {error}). Wrap your dataset so that it returns them."
+        ) from error
+    shapes = f"an image of shape {tuple(image.shape)} and a label of shape {tuple(label.shape)}"
     if image.ndim == label.ndim > 2 and label.shape[0] == 1:
         label = label[0]
     if image.ndim == label.ndim:
         image = image[None]
     if image.shape[1:] != label.shape or label.ndim not in (2, 3) or label.is_floating_point():
         raise ShapeError(
-            f"Expected an image (C, *S) and integer labels (*S) in 2D or 3D, but got {given} of type {label.dtype} "
+            f"Expected an image (C, *S) and integer labels (*S) in 2D or 3D, but got {shapes} of type {label.dtype} "
             f"from item {index}. Return class indices on the image's grid."
         )
-    return image, label
+    # torch can index with few unsigned types: only the smallest is safe.
+    return image, label.long() if label.dtype in (torch.uint16, torch.uint32, torch.uint64) else label

@@ -13,7 +13,7 @@ from adawac.metrics import ClassScore, score_volume
 from adawac.metrics.surfaces import count_voxels
 
 Array = npt.NDArray[Any]
-Unit = Literal["mm", "voxel"]
+DistanceUnit = Literal["mm", "voxel"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Rules:
     """
 
     convention: str = "strict"
-    unit: Unit = "mm"
+    unit: DistanceUnit = "mm"
     tolerance: float = 1.0
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from adawac.evaluation.case_scores import Unit
+from adawac.evaluation.case_scores import DistanceUnit
 from adawac.evaluation.slice_scores import Slices, SliceSummary, summarise_slices
 from adawac.evaluation.statistics import Summary, summarise
 from adawac.runs import Run, Score
@@ -42,7 +42,7 @@ class Evaluation:
     part: str
     checkpoint: str
     convention: str
-    unit: Unit
+    unit: DistanceUnit
     metrics: tuple[str, ...]
     scores: list[Score]
     slices: Slices

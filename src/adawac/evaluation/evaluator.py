@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from adawac.errors import ConfigError, RunError
-from adawac.evaluation.case_scores import CaseResult, Unit, pixel_size
+from adawac.evaluation.case_scores import CaseResult, DistanceUnit, pixel_size
 from adawac.evaluation.comparison import check_units
 from adawac.evaluation.evaluation_record import DISTANCES, METRICS, Evaluation
 from adawac.evaluation.gallery import Galleries
@@ -36,7 +36,7 @@ def evaluate(
     checkpoint: str | None = None,
     convention: str = "strict",
     metrics: Sequence[str] = ("dice", "hd95"),
-    spacing: Unit | None = None,
+    spacing: DistanceUnit | None = None,
     tolerance: float = 1.0,
     tta: bool = False,
     device: str = "auto",

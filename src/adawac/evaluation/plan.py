@@ -16,7 +16,7 @@ from adawac.data.cases import SampleTable
 from adawac.data.splits import SPLITS, resolve_split
 from adawac.data.store import Store, is_store
 from adawac.errors import ConfigError, DataError, MissingFileError, RunError, UnknownNameError, near
-from adawac.evaluation.case_scores import Rules, Unit, knows_spacing
+from adawac.evaluation.case_scores import DistanceUnit, Rules, knows_spacing
 from adawac.evaluation.evaluation_record import METRICS
 from adawac.metrics import CONVENTIONS
 from adawac.metrics.masks import checked_tolerance
@@ -92,7 +92,7 @@ def plan_run(
     part: str,
     checkpoint: str | None,
     convention: str,
-    spacing: Unit | None,
+    spacing: DistanceUnit | None,
     tolerance: float,
     tta: bool,
 ) -> Plan:
@@ -136,7 +136,7 @@ def plan_run(
     unit = _unit(store, cases, spacing, convention)
     usual = _unit(store, cases, None, convention)
     # What is not usual is in the name: it must not replace the scores of the run's own data.
-    foreign = f"-{_plain(store.dataset)}" if store.dataset != run.data.get("dataset", store.dataset) else ""
+    foreign = f"-{_plain(store.dataset)}" if store.dataset != run.task.dataset else ""
     within = "" if checked_tolerance(tolerance) == 1.0 else f"-within{_plain(f'{tolerance:g}')}"
     unusual = ("" if unit == usual else f"-{unit}") + within + ("-tta" if tta else "")
     return Plan(
@@ -189,16 +189,16 @@ def _open(path: Path, run: Run, moved: bool) -> Store:
 def _check_fits(run: Run, store: Store) -> None:
     """Refuse a store that the network cannot read; warn of one that was prepared otherwise."""
     for what, own, there in (
-        ("classes", run.data["class_names"], store.class_names),
-        ("channels", run.data["channels"], store.channels),
+        ("classes", run.task.class_names, store.class_names),
+        ("channels", run.task.channels, store.channels),
     ):
-        if tuple(own) != there:
+        if own != there:
             raise DataError(
                 f"Expected the {what} of {run.folder}, {', '.join(own)}, but {store.path} has {', '.join(there)}. "
                 "Give the store that the run was trained on, or one prepared alike."
             )
     check_sliced(store)
-    now, then = store.preprocessing.to_dict(), dict(run.data.get("preprocessing") or {})
+    now, then = store.preprocessing.to_dict(), run.task.preprocessing.to_dict()
     changed = [name for name, value in then.items() if name != "size" and now.get(name) != value]
     if changed:
         log.warning(
@@ -256,7 +256,7 @@ def _check_unseen(run: Run, table: SampleTable, store: Store) -> None:
         )
 
 
-def _unit(store: Store, cases: Sequence[str], given: Unit | None, convention: str) -> Unit:
+def _unit(store: Store, cases: Sequence[str], given: DistanceUnit | None, convention: str) -> DistanceUnit:
     lost = [case for case in cases if not knows_spacing(store.case_info(case))]
     if given == "mm" and lost:
         raise DataError(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adawac.errors import ConfigError
-from adawac.evaluation.case_scores import Unit
+from adawac.evaluation.case_scores import DistanceUnit
 from adawac.evaluation.comparison import (
     by_configuration,
     compare,
@@ -54,7 +54,7 @@ def to_tables(evaluations: Sequence[Evaluation]) -> list[Table]:
     return tables
 
 
-def metric_title(metric: str, unit: Unit) -> str:
+def metric_title(metric: str, unit: DistanceUnit) -> str:
     """Return what a metric is called in a table, with its unit."""
     return f"{_TITLES[metric]}, {'%' if metric in _SHARES else 'mm' if unit == 'mm' else 'voxels'}"
 

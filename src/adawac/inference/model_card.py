@@ -9,8 +9,8 @@ from typing import Any
 
 import adawac
 from adawac.config import Config, ModelConfig, from_dict, to_dict
-from adawac.data.preprocessing import Preprocessing
-from adawac.errors import AdawacError, MissingFileError, RunError
+from adawac.data.task import Task, find_faults
+from adawac.errors import MissingFileError, RunError
 from adawac.inference.predictor import Resize
 from adawac.inference.trained_network import Trained
 
@@ -61,12 +61,13 @@ class ModelCard(Config):
             yield "image_size", f"expected a height and a width, but got {self.image_size}. Export it again."
         if not self.channels or len(self.class_names) < 2:
             yield "class_names", "expected a channel and two classes or more. Export it again."
-        if len(self.label_values) != len(self.class_names) or not all(self.label_values):
-            yield "label_values", f"expected values for {len(self.class_names)} classes. Export it again."
-        try:
-            Preprocessing.from_dict(self.preprocessing)
-        except (AdawacError, TypeError) as error:
-            yield "preprocessing", f"{error} Export it again."
+        for name, fault in find_faults(vars(self)):
+            yield name, f"{fault} Export it again."
+
+    @property
+    def task(self) -> Task:
+        """What the network was trained on."""
+        return Task.from_dict(vars(self))
 
 
 def card_of(trained: Trained) -> dict[str, Any]:
@@ -79,16 +80,12 @@ def card_of(trained: Trained) -> dict[str, Any]:
             faithful=trained.faithful,
             image_size=trained.image_size,
             resize=trained.resize,
-            channels=trained.channels,
-            class_names=trained.class_names,
-            label_values=trained.label_values,
-            preprocessing=trained.preprocessing.to_dict(),
+            **trained.task.to_dict(),
             postprocessing={
                 "classes": "argmax of the logits over the classes",
                 "resize": "nearest neighbour, from the network's input size to the slice's own",
                 "grid": "orientation and spacing undone, by nearest neighbour",
             },
-            dataset=trained.dataset,
             checkpoint=trained.checkpoint,
         )
     )

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 
-from adawac.data.preprocessing import Preprocessing
 from adawac.errors import MissingFileError, RunError, near
 from adawac.inference.model_card import CARD, WEIGHTS, file_digest, read_card
 from adawac.inference.predictor import resize_of
@@ -53,15 +52,15 @@ def load_trained(
 
 def _from_run(run: Run, checkpoint: str | None, device: torch.device | str) -> Trained:
     run.require("config.yaml", "data.json", "checkpoints")
-    config, data = run.config, run.data
+    config = run.config
     assert config is not None  # it was required
     name = checkpoint or (config.validation.select if config.validation.select in run.checkpoints else "last")
     if name not in run.checkpoints:
         raise RunError(
             f"Expected a checkpoint of {run.folder}, but got {name!r}. Near names: {near(name, run.checkpoints)}."
         )
-    faithful = data.get("network", {}).get("faithful")
-    network = build_network(config.model, faithful, config.data.image_size, data["class_names"], data["channels"])
+    faithful = run.data.get("network", {}).get("faithful")
+    network = build_network(config.model, faithful, config.data.image_size, run.task.class_names, run.task.channels)
     saved = run.checkpoint(name, "torch").tensors
     load_tensors(network, _result(saved), f"{run.folder}, checkpoint {name}")
     return Trained(
@@ -70,11 +69,7 @@ def _from_run(run: Run, checkpoint: str | None, device: torch.device | str) -> T
         faithful=faithful,
         image_size=config.data.image_size,
         resize=resize_of(config.data.views),
-        class_names=tuple(data["class_names"]),
-        channels=tuple(data["channels"]),
-        label_values=tuple(tuple(values) for values in data["label_values"]),
-        preprocessing=Preprocessing.from_dict(data["preprocessing"]),
-        dataset=data["dataset"],
+        task=run.task,
         source=run.folder,
         checkpoint=name,
     )
@@ -114,11 +109,7 @@ def _from_model(folder: Path, checkpoint: str | None, device: torch.device | str
         faithful=card.faithful,
         image_size=card.image_size,
         resize=card.resize,
-        class_names=card.class_names,
-        channels=card.channels,
-        label_values=card.label_values,
-        preprocessing=Preprocessing.from_dict(card.preprocessing),
-        dataset=card.dataset,
+        task=card.task,
         source=folder,
         checkpoint=card.checkpoint,
     )

@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from adawac.config import ModelConfig
-from adawac.data.preprocessing import Preprocessing
+from adawac.data.task import HasTask, Task
 from adawac.errors import RunError
 from adawac.inference.predictor import Resize
 from adawac.models import MODELS, build
@@ -76,7 +76,7 @@ def _option_reasons(name: str, value: Any) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
+class Trained(HasTask):
     """A network as a run left it.
 
     Attributes:
@@ -85,11 +85,7 @@ class Trained:
         faithful: Whether it is a TransUNet that keeps the original's border; None for other networks.
         image_size: Size of its input.
         resize: How slices are resized to it, as in training.
-        class_names: Its classes, background first.
-        channels: Names of the input's channels.
-        label_values: The values that stand for each class in the data set's own files.
-        preprocessing: How a scan becomes its input.
-        dataset: What it was trained on.
+        task: What it was trained on: data set, classes, channels, label values, preprocessing; also its attributes.
         source: The folder that it came from.
         checkpoint: Which weights of that folder.
     """
@@ -99,11 +95,7 @@ class Trained:
     faithful: bool | None
     image_size: tuple[int, int]
     resize: Resize
-    class_names: tuple[str, ...]
-    channels: tuple[str, ...]
-    label_values: tuple[tuple[int, ...], ...]
-    preprocessing: Preprocessing
-    dataset: str
+    task: Task
     source: Path
     checkpoint: str
 

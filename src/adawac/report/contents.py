@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import adawac
+from adawac.data.cases import is_label_dense, is_label_sparse
 from adawac.errors import AdawacError, RunError
 from adawac.figures.style import class_colour, colour_map
 from adawac.report.atlas import Blobs, encode_atlas, has_consistency, late_mean, thin
@@ -172,9 +173,7 @@ def _samples(run: Run, rows: Ints) -> dict[str, Any]:
 
 def _share(run: Run) -> npt.NDArray[np.float64]:
     """Return (n,) the share of foreground in each sample; NaN where there is no label."""
-    if run.samples is None:
-        return np.empty(0)
-    return np.asarray(run.samples.fraction[:, 1:].sum(axis=1), dtype=np.float64)
+    return np.empty(0) if run.samples is None else run.samples.foreground
 
 
 def _headline(run: Run) -> dict[str, Any]:
@@ -183,18 +182,19 @@ def _headline(run: Run) -> dict[str, Any]:
     `weighs` says what beta is for: `both`, CE against consistency; `ce`, CE alone; `nothing`, it does not move.
     """
     share = _share(run)
+    sparse, dense = is_label_sparse(share), is_label_dense(share)
     found: dict[str, Any] = {
         "samples": len(share),
         "cases": 0 if run.samples is None else len(run.samples.cases),
-        "sparse": int((share == 0).sum()),
-        "dense": int((share > 0).sum()),
+        "sparse": int(sparse.sum()),
+        "dense": int(dense.sum()),
     }
     if len(run.history) and len(share):
         beta = late_mean(run.history["beta"])[: len(share)]
         moves = np.isfinite(beta).any() and np.ptp(beta[np.isfinite(beta)]) > 1e-6
         found["weighs"] = "nothing" if not moves else "both" if has_consistency(run.history["reg_ac"]) else "ce"
         if found["weighs"] == "both":
-            for name, side in (("sparse_low", beta[share == 0] < 0.5), ("dense_high", beta[share > 0] > 0.5)):
+            for name, side in (("sparse_low", beta[sparse] < 0.5), ("dense_high", beta[dense] > 0.5)):
                 found[name] = int(side.sum())
     return found
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from adawac.data.cases import is_label_dense, is_label_sparse
 from adawac.report.atlas import has_consistency, late_epochs, late_mean
 
 __all__ = ["KINDS", "Findings", "Suspect", "examine_samples", "find_suspects"]
@@ -106,7 +107,7 @@ def examine_samples(
     """
     if not len(epochs):
         return Findings(suspects=[], remark="")
-    dense, empty, moving = share > 0, share == 0, np.isfinite(beta).any(axis=0)
+    dense, empty, moving = is_label_dense(share), is_label_sparse(share), np.isfinite(beta).any(axis=0)
     rules = [(_dense_with_high_ce(share, ell_ce), dense), (_empty_with_high_ce(share, ell_ce), empty)]
     seen = beta[np.isfinite(beta)]
     if seen.size and np.ptp(seen) > 1e-6:  # a method that leaves beta alone says nothing by it
@@ -143,7 +144,7 @@ def _describe_crowds(crowds: list[tuple[str, int, int]], held: int) -> str:
 def _dense_with_high_ce(share: Array, ell_ce: Array) -> list[Suspect]:
     """Find what lies far above the median log CE of its like, in units of a spread that outliers do not widen (MAD)."""
     late, when = late_mean(ell_ce), _when(len(ell_ce))
-    rows = np.flatnonzero((share > 0) & (late > 0))  # NaN is not
+    rows = np.flatnonzero(is_label_dense(share) & (late > 0))  # NaN is not
     if len(rows) < 2:
         return []
     rows = rows[np.argsort(share[rows], kind="stable")]
@@ -178,9 +179,9 @@ def _compare_with_like(logs: Array) -> tuple[Array, Array]:
 
 def _dense_to_consistency(share: Array, beta: Array) -> list[Suspect]:
     late, when = late_mean(beta), _when(len(beta))
-    dense = np.sort(share[share > 0])
+    dense = np.sort(share[is_label_dense(share)])
     found = []
-    for row in np.flatnonzero((share > 0) & (late < 0.5)):
+    for row in np.flatnonzero(is_label_dense(share) & (late < 0.5)):
         at_most = float(np.searchsorted(dense, share[row], "right") / len(dense))  # share of those with no more
         score = float((1 - 2 * late[row]) * at_most)
         if score >= _PLAIN:
@@ -200,11 +201,11 @@ def _dense_to_consistency(share: Array, beta: Array) -> list[Suspect]:
 
 def _empty_with_high_ce(share: Array, ell_ce: Array) -> list[Suspect]:
     late, when = late_mean(ell_ce), _when(len(ell_ce))
-    dense = np.sort(late[(share > 0) & np.isfinite(late)])
+    dense = np.sort(late[is_label_dense(share) & np.isfinite(late)])
     if not len(dense):
         return []
     found = []
-    for row in np.flatnonzero((share == 0) & np.isfinite(late)):
+    for row in np.flatnonzero(is_label_sparse(share) & np.isfinite(late)):
         above = float(np.searchsorted(dense, late[row], "left") / len(dense))
         if above >= _BUSIER:
             found.append(

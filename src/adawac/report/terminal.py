@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from adawac.data.cases import is_label_sparse
 from adawac.figures.style import colour_map
 from adawac.runs import Run
 
@@ -86,12 +87,12 @@ def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableTyp
 
     if run.samples is None or not len(run.history):
         return Text("The atlas of β begins with the first epoch.", style="dim")
-    share = np.nan_to_num(run.samples.fraction[:, 1:].sum(axis=1), nan=-1)
+    share = np.nan_to_num(run.samples.foreground, nan=-1)
     beta = run.history["beta"][:, : len(share)].T.astype(np.float64)
     if not np.isfinite(beta).any() or np.ptp(beta[np.isfinite(beta)]) < 1e-6:
         return Text("The method of this run does not move β.", style="dim")
     order = np.argsort(share, kind="stable")
-    sparse = int((share[order] <= 0).sum())
+    sparse = int(is_label_sparse(share).sum())
     rows = _shrink(_shrink(beta[order], 2 * height).T, width).T
     rows = rows.repeat(max(width // rows.shape[1], 1), axis=1)  # few epochs: wide cells
     drawn = Text("β by foreground, from none (above) to most; epochs from left to right\n")

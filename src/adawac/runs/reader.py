@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from adawac.config import TrainConfig, load, schema
 from adawac.data.cases import SampleTable
+from adawac.data.task import Task
 from adawac.errors import AdawacError, MissingFileError, RunError, near
 from adawac.files import is_locked
 from adawac.runs import layout
@@ -113,6 +114,11 @@ class Run:
     def data(self) -> dict[str, Any]:
         """What is known of the data: class names, unit, how scans were prepared."""
         return self._give(layout.DATA, read_json, {})
+
+    @cached_property
+    def task(self) -> Task:
+        """The classes, channels, label values and preprocessing of the data; a `DataError` where they are not noted."""
+        return Task.from_dict(self.data, self.folder / layout.DATA, "Give a run of `adawac train`.")
 
     @cached_property
     def samples(self) -> SampleTable | None:

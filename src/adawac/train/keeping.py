@@ -205,11 +205,7 @@ def _describe(trainer: Trainer) -> dict[str, Any]:
     """Return what a run must know of its data to be read, and to prepare new scans in the same way."""
     store = trainer.store
     return {
-        "dataset": store.dataset,
-        "class_names": list(store.class_names),
-        "channels": list(store.channels),
-        "label_values": store.info["label_values"],
-        "preprocessing": store.preprocessing.to_dict(),
+        **store.task.to_dict(),
         "unit": store.preprocessing.unit,
         "num_samples": len(trainer.samples),
         "label_sparse": int(np.sum(trainer.samples.table.label_sparse)),
