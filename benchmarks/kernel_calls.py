@@ -26,7 +26,6 @@ from adawac.data.preparation import prepare
 from adawac.kernels import class_sums, convolutions, fuse, norms, tokens
 from adawac.kernels.weight_cast import CastWeights
 from adawac.train import ahead
-from adawac.train.record import EpochRecord
 from adawac.train.setup import Trainer, set_up
 from adawac.train.step import TrainStep
 
@@ -104,7 +103,7 @@ def step_calls(model: str, store: Path, preset: str) -> dict[str, dict]:
     with noted(run=there) as calls:
         trainer = set_up(config)
         if there:
-            step = TrainStep(trainer, EpochRecord(len(trainer.samples), trainer.fabric.device))
+            step = TrainStep(trainer)
             step(next(iter(step.inputs(1, 0))), 1, 0)
             torch.cuda.synchronize()
         else:
@@ -116,7 +115,7 @@ def step_calls(model: str, store: Path, preset: str) -> dict[str, dict]:
 def go_through(trainer: Trainer) -> None:
     """Do on the CPU what a first step does on a GPU."""
     fuse(trainer.network.to(memory_format=torch.channels_last))
-    step = TrainStep(trainer, EpochRecord(len(trainer.samples), trainer.fabric.device))
+    step = TrainStep(trainer)
     step._weights = CastWeights(trainer.views, torch.bfloat16)
     step._learn(next(iter(step.inputs(1, 0))), 1, 0)
 

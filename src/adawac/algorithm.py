@@ -96,6 +96,8 @@ class Criterion(nn.Module, ABC):
     """Options that the method sets where the user does not."""
     fixed: ClassVar[Mapping[str, Any]] = {}
     """Options that make the method what it is, whatever the preset and the user say."""
+    held: bool = False
+    """While True, the weights do not move, though the module is in training mode."""
 
     def __init__(self, num_samples: int, *, preset: str = "paper", **options: Any):
         super().__init__()
@@ -141,7 +143,7 @@ class AdaWAC(Criterion):
 
     def weigh(self, batch: Batch) -> Weighting:
         """Ascend, then give CE the weight beta and ACR the rest (Algorithm 1, lines 5-9)."""
-        if self.training:
+        if self.training and not self.held:
             self.weights.add(batch.index, self.objective.eta_beta * (batch.ell_ce - batch.reg_ac))
         beta = self.weights.beta[batch.index].to(batch.ell_ce.dtype)
         return Weighting(beta, 1 - beta, len(beta))

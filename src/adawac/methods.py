@@ -115,7 +115,7 @@ class ReweightOnly(Criterion):
 
     def weigh(self, batch: Batch) -> Weighting:
         """Let the weights grow with CE."""
-        if self.training:
+        if self.training and not self.held:
             self._ascend(batch)
         beta = self.weights.beta[batch.index].to(batch.ell_ce.dtype)
         return Weighting(beta, torch.zeros_like(beta), len(beta))
