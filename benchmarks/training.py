@@ -35,8 +35,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from adawac.config import TrainConfig, override
 from adawac.models import build
+from adawac.runs.recorder import EpochRecord
 from adawac.train import fit
-from adawac.train.record import EpochRecord
 from adawac.train.setup import set_up
 from adawac.train.step import TrainStep
 
@@ -123,7 +123,8 @@ def kernels(store: Path, model: str, changes: dict, steps: int = 10) -> dict:
     """Profile some steps; return the largest kernels and the share of time in which the GPU does nothing."""
     config = override(TrainConfig(), {"data.store": store, "model.name": model, **BASE, **changes})
     trainer = set_up(config)
-    step = TrainStep(trainer, EpochRecord(len(trainer.samples), trainer.fabric.device))
+    EpochRecord(trainer.criterion)
+    step = TrainStep(trainer)
     inputs = iter(step.inputs(1, 0))
     for number in range(6):
         step(next(inputs), 1, number)
@@ -226,12 +227,11 @@ def rows(counts=(10**3, 10**4, 10**5, 10**6)) -> dict:
         labels = torch.randint(0, 4, (48, 224, 224), device="cuda")
         latents = torch.randn(48, 512, 7, 7, device="cuda", requires_grad=True)
         index = torch.randperm(count, device="cuda")[:24]
-        record = EpochRecord(count, torch.device("cuda"))
+        EpochRecord(criterion)
 
-        def work(criterion=criterion, logits=logits, labels=labels, latents=latents, index=index, record=record):
+        def work(criterion=criterion, logits=logits, labels=labels, latents=latents, index=index):
             out = criterion(logits, labels, latents, index)
             out.loss.backward()
-            record.add(0, index, out)
 
         replay = captured(work)
         torch.cuda.synchronize()

@@ -11,7 +11,6 @@ from adawac.config import override
 from adawac.kernels.weight_cast import CastWeights
 from adawac.runs import Run
 from adawac.train import fit
-from adawac.train.record import EpochRecord
 from adawac.train.setup import set_up
 from adawac.train.step import TrainStep, why_eager
 
@@ -89,7 +88,7 @@ def test_weights_that_are_cast_at_once_change_nothing(config):
     """Steps as a GPU takes them, on the CPU: the network keeps its parameters, and they move as autocast moves them."""
     settings = {"model.name": "tests.kernels.test_capture:with_batch_norm", "hardware.precision": "bf16"}
     trainers = [set_up(override(config, settings)) for _ in range(2)]
-    steps = [TrainStep(one, EpochRecord(len(one.samples), one.fabric.device)) for one in trainers]
+    steps = [TrainStep(one) for one in trainers]
     steps[0]._weights = CastWeights(trainers[0].views, torch.bfloat16)
     own = [dict(one.network.named_parameters()) for one in trainers]
     for number, index in enumerate(list(trainers[0].loader.indices(1))[:3]):
@@ -121,7 +120,7 @@ def own_precision(num_classes, in_channels, image_size):
 def test_a_network_with_a_precision_of_its_own_casts_its_weights_itself(config):
     settings = {"model.name": "tests.kernels.test_capture:own_precision", "hardware.precision": "bf16"}
     trainer = set_up(override(config, settings))
-    step = TrainStep(trainer, EpochRecord(len(trainer.samples), trainer.fabric.device))
+    step = TrainStep(trainer)
     step._weights = CastWeights(trainer.views, torch.bfloat16)
     before = [one.detach().clone() for one in trainer.network.parameters()]
     step(next(iter(trainer.loader.indices(1))), 1, 0)
@@ -138,7 +137,7 @@ def test_a_captured_bf16_step_is_an_eager_one_up_to_rounding(config):
     trainers = [set_up(override(changed, {"hardware.capture": how})) for how in ("auto", "never")]
     for trainer in trainers:  # both draw from one generator: dropout would differ
         trainer.network[0][3].p = 0.0
-    steps = [TrainStep(one, EpochRecord(len(one.samples), one.fabric.device)) for one in trainers]
+    steps = [TrainStep(one) for one in trainers]
     captured, eager = trainers
     for number, index in enumerate(list(captured.loader.indices(1))[:5]):
         eager.state.restore(captured.state.tensors(), captured.state.plain())

@@ -11,9 +11,9 @@ import adawac
 from adawac.data.store import Store
 from adawac.errors import BusyError, ConfigError, MissingFileError, RunError, UnknownNameError
 from adawac.runs import Run
+from adawac.runs.recorder import EpochRecord
 from adawac.train import fit
 from adawac.train.forward import Views
-from adawac.train.record import EpochRecord
 from tests.networks.small_network import small
 
 
@@ -289,7 +289,7 @@ def test_every_method_trains_every_network_with_every_forward(change, tmp_path, 
 
 
 def interrupted_within_a_step(monkeypatch, *signals):
-    """Send signals after the backward pass of step 6: beta has moved, the network has not."""
+    """Send signals within step 6: beta has moved, the network has not."""
     add, calls = EpochRecord.add, []
 
     def noted(self, *args):

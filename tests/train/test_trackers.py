@@ -5,7 +5,9 @@ import logging
 
 import pytest
 
+from adawac.config import TrainConfig
 from adawac.errors import MissingDependencyError
+from adawac.runs import RunWriter
 from adawac.train import fit
 from adawac.train.trackers import _NEEDS, Trackers, check_trackers
 
@@ -60,7 +62,7 @@ def test_the_other_trackers_take_the_numbers(tmp_path, monkeypatch, name):
         pytest.importorskip(module)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    trackers = Trackers([name], tmp_path, {"optim": {"lr": 0.1}}, session=1)
-    trackers.log(1, {"loss": 0.5, "note": "text is left out"})
-    trackers.close(finished=True)
+    config = TrainConfig(track=(name,))
+    with RunWriter(tmp_path / "run", config) as run, Trackers(run, config) as trackers:
+        trackers.log(1, {"loss": 0.5, "note": "text is left out"})
     assert list(trackers._open) == [name]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from adawac.algorithm import AdaWAC, Criterion, Step
-from adawac.config import Config, section, setting
+from adawac.config import Config, TrainConfig, section, setting
 from adawac.config.values import plain as in_yaml
 from adawac.data.cases import SampleTable, sample_id
 from adawac.distributed import world_size
@@ -46,15 +46,15 @@ def describe_samples(
         class_names: Name of each class, background first.
     """
     n, num_classes = fraction.shape
-    cases = ["training set"] * n if cases is None else [str(one) for one in cases]
+    cases = ["training set"] * n if cases is None else [str(case) for case in cases]
     names = class_names or ["background", *(f"class {label}" for label in range(1, num_classes))]
-    for what, given, expected in (("case for each sample", cases, n), ("name for each class", names, num_classes)):
-        if len(given) != expected:
-            raise DataError(f"Expected a {what}, {expected} in all, but got {len(given)}. Give as many.")
+    for what, items, expected in (("case for each sample", cases, n), ("name for each class", names, num_classes)):
+        if len(items) != expected:
+            raise DataError(f"Expected a {what}, {expected} in all, but got {len(items)}. Give as many.")
     number = np.array(_numbers(cases), dtype=np.int64)
     column = np.array(cases)
     return SampleTable(
-        id=np.array([sample_id(_DATASET, case, case, "0", one) for case, one in zip(cases, number, strict=True)]),
+        id=np.array([sample_id(_DATASET, case, case, "0", row) for case, row in zip(cases, number, strict=True)]),
         patient=column,
         case=column,
         slice=number,
@@ -80,6 +80,91 @@ def _numbers(cases: Sequence[str]) -> list[int]:
 
 
 _CALL = inspect.signature(Criterion.forward)
+_OF_VIEWS = ("logits", "labels")
+
+
+class EpochRecord:
+    """CE, Dice, ACR and beta of every sample of an epoch, and its losses: a hook on the criterion notes every step.
+
+    Everything stays in the same tensors on the device and nothing waits for it, so that a step can be captured as a
+    CUDA graph. Steps in evaluation mode do not count, nor do those of a copy of the criterion (`copy.deepcopy`, pickle).
+
+    Attributes:
+        values: (4, n) the `FIELDS` of each sample; NaN where it was not seen.
+        loss: () the sum of the steps' losses; with several ranks the same on each.
+        steps: () how many steps there were.
+        bad_step: () the first step, from 0, whose loss was not finite; -1 if there is none.
+    """
+
+    def __init__(self, criterion: Criterion):
+        log_odds = criterion.weights.log_odds
+        self.values = torch.full((len(FIELDS), len(log_odds)), torch.nan, device=log_odds.device)
+        self.loss = torch.zeros((), device=log_odds.device)
+        self.steps = torch.zeros((), dtype=torch.int64, device=log_odds.device)
+        self.bad_step = torch.full((), -1, device=log_odds.device)
+        self._hook = criterion.register_forward_hook(_Hook(self.add), with_kwargs=True)
+
+    @torch.no_grad()
+    def add(self, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], step: Step) -> None:
+        """Note one step; a sample that stands twice keeps the later values."""
+        if not criterion.training:
+            return
+        if self.loss.device != step.loss.device:  # the criterion was moved
+            self._to(step.loss.device)
+        index = _CALL.bind(criterion, *args, **kwargs).arguments["index"]
+        for name, values in zip(FIELDS, self.values, strict=True):
+            values[index] = getattr(step, name).to(values.dtype)
+        self.loss += step.loss.detach()
+        self.bad_step.copy_(torch.where((self.bad_step < 0) & ~step.loss.isfinite(), self.steps, self.bad_step))
+        self.steps += 1
+
+    def reset(self) -> None:
+        """Forget the epoch; the tensors stay where they are."""
+        self.values.fill_(torch.nan)
+        self.loss.zero_()
+        self.steps.zero_()
+        self.bad_step.fill_(-1)
+
+    def gathered(self) -> Tensor:
+        """Return the values of all ranks' samples. Every rank calls it."""
+        return _of_all_ranks(self.values)
+
+    def restore(self, values: Tensor, loss: Tensor, steps: int) -> None:
+        """Go on within an epoch."""
+        self.values.copy_(values)
+        self.loss.copy_(loss)
+        self.steps.fill_(steps)
+
+    def remove(self) -> None:
+        """Take the hook off."""
+        self._hook.remove()
+
+    def _to(self, device: torch.device) -> None:
+        for name in ("values", "loss", "steps", "bad_step"):
+            setattr(self, name, getattr(self, name).to(device))
+
+
+class _Hook:
+    """A hook on the criterion. A copy of the criterion carries a copy of it, which does nothing."""
+
+    def __init__(self, note: Callable[..., None]):
+        self.note: Callable[..., None] | None = note
+
+    def __call__(self, *call: Any) -> None:
+        if self.note is not None:
+            self.note(*call)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"note": None}  # the recorder has files open
+
+
+def _of_all_ranks(values: Tensor) -> Tensor:
+    """Return what any rank knows; NaN where none does."""
+    if world_size() == 1:
+        return values
+    values = values.nan_to_num(nan=-torch.inf)
+    dist.all_reduce(values, dist.ReduceOp.MAX)
+    return values.masked_fill(values == -torch.inf, torch.nan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +190,8 @@ class RunRecorder:
 
     `adawac figure`, `report` and `watch` then work on it. A forward hook on the criterion does the recording, in
     training mode alone; values stay on the device until an epoch ends. With several ranks each of them has a recorder,
-    and the first one writes.
+    and the first one writes. A copy of the criterion (`copy.deepcopy`, pickle) is not recorded. `adawac train` records
+    with it, too.
 
     Args:
         out: The run folder: new or empty, or with `resume` that of an earlier run.
@@ -120,10 +206,13 @@ class RunRecorder:
         loop: Whose training loop it is.
         summary: What a list of runs shows of this one, besides the method: `{"model": "UNet", "seed": 1}`.
         settings: Anything worth keeping, as plain data: hyper-parameters, for example.
-
-    A copy of the criterion (`copy.deepcopy`, pickle) is not recorded: the run is that of the original.
+        config: The configuration of `adawac train`, which is kept in place of `loop` and `settings`. With `resume`,
+            nothing is written until `rewind` is called, after a checkpoint was loaded.
+        data: What else is known of the data set, for `data.json`.
 
     Attributes:
+        record: What the epoch recorded so far.
+        writer: What writes the folder; None on all ranks but the first.
         done: How many epochs are over: weights are held while that is less than `hold_epochs`.
     """
 
@@ -140,6 +229,8 @@ class RunRecorder:
         loop: str = "pytorch",
         summary: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
+        config: TrainConfig | None = None,
+        data: Mapping[str, Any] | None = None,
     ):
         if not isinstance(criterion, Criterion):
             raise ConfigError(
@@ -151,71 +242,74 @@ class RunRecorder:
                 f"Expected hold_epochs between 0 and the number of epochs, but got {hold_epochs} of "
                 f"{'any number' if epochs is None else epochs}. Lower it, or the weights never move."
             )
-        self.criterion, self.samples, self.class_names = criterion, samples, class_names
-        self.hold_epochs, self.done = hold_epochs, resume or 0
-        self._held = False  # in the step that is being computed
-        log_odds = criterion.weights.log_odds
-        if samples is not None and len(samples) != len(log_odds):
+        num_samples = len(criterion.weights.log_odds)
+        if samples is not None and len(samples) != num_samples:
             raise DataError(
-                f"Expected a row for each of the criterion's {len(log_odds)} samples, but got {len(samples)}. "
+                f"Expected a row for each of the criterion's {num_samples} samples, but got {len(samples)}. "
                 "Give the table, or the cases, of the training set alone."
             )
-        self._values = torch.full((len(FIELDS), len(log_odds)), torch.nan, device=log_odds.device)
+        self.criterion, self.samples, self.class_names = criterion, samples, class_names
+        self.hold_epochs, self._data = hold_epochs, data or {}
+        self._advice = ("hold_epochs=3", "eta_beta") if config is None else ()
         self._shares: Tensor | None = None  # (K, n), once the number of classes is known
         self._shape: tuple[int, ...] = ()
         self._known = 0  # samples that the run's table has
-        self._sparse = np.zeros(len(log_odds), dtype=np.bool_)
-        self._places = np.full(len(log_odds), -1)  # each sample's row in the run
-        self._loss, self._steps = torch.zeros((), device=log_odds.device), 0
-        about = {"method": _method_name(criterion), **(summary or {})}
-        config = LoopConfig(
+        self._sparse = np.zeros(num_samples, dtype=np.bool_)
+        self._rows = np.full(num_samples, -1)  # each sample's row in the run
+        summary = {"method": _method_name(criterion), **(summary or {})}
+        loop_config = LoopConfig(
             loop=loop,
-            method=MethodSettings(name=about["method"], options=asdict(criterion.objective), hold_epochs=hold_epochs),
+            method=MethodSettings(name=summary["method"], options=asdict(criterion.objective), hold_epochs=hold_epochs),
             settings=plain(settings or {}),
         )
-        self._writer = _open(out, config, epochs, about, resume)
+        self.writer: RunWriter | None = None
+        _on_first_rank(lambda: self._open(out, config or loop_config, epochs, summary, resume is not None))
         if isinstance(samples, SampleTable):
-            self._introduce(samples, np.arange(len(samples)))
-        self._hooks = (
-            criterion.register_forward_pre_hook(_Watch(self._hold)),
-            criterion.register_forward_hook(_Watch(self._let_move), always_call=True),
-            criterion.register_forward_hook(_Watch(self._note), with_kwargs=True),
-        )
+            self._known, self._sparse = len(samples), samples.label_sparse
+        self.record = EpochRecord(criterion)
+        self._look_hook = criterion.register_forward_hook(_Hook(self._look), with_kwargs=True)
+        self.done = 0
+        if resume is not None and config is None:
+            self.rewind(resume)
 
-    def _hold(self, criterion: Criterion, args: tuple[Any, ...]) -> None:
-        """Keep the weights from moving in this step, whatever the loop does with the criterion's mode."""
-        self._held = criterion.training and self.done < self.hold_epochs
-        if self._held:
-            criterion.eval()
+    def _open(
+        self, out: Path | str, config: Config, epochs: int | None, summary: Mapping[str, Any], resume: bool
+    ) -> None:
+        self.writer = RunWriter(out, config, epochs=epochs, summary=summary, resume=resume)
+        if isinstance(self.samples, SampleTable):
+            self._write_samples(self.samples, np.arange(len(self.samples)))
 
-    def _let_move(self, criterion: Criterion, *call: Any) -> None:
-        if self._held:
-            criterion.train()
-            self._held = False
+    def rewind(self, epoch: int) -> None:
+        """Drop what was written after `epoch`, and go on from there."""
+        if self.writer is not None:
+            self.writer.rewind(epoch)
+        self.done = epoch
+
+    @property
+    def done(self) -> int:
+        """How many epochs are over."""
+        return self._done
+
+    @done.setter
+    def done(self, epochs: int) -> None:
+        self._done = epochs
+        self.criterion.held = epochs < self.hold_epochs
 
     @torch.no_grad()
-    def _note(self, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], step: Step) -> None:
-        if not criterion.training:
+    def _look(self, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], step: Step) -> None:
+        """Note the share of each class in samples that were not seen before: the mean of their views."""
+        if not criterion.training or self._known == len(self._sparse):
             return
         call = _CALL.bind(criterion, *args, **kwargs).arguments
-        index = call["index"]
-        self._values, self._loss = (one.to(step.loss.device) for one in (self._values, self._loss))  # it may have moved
-        self._values[:, index] = torch.stack([getattr(step, name).to(self._values.dtype) for name in FIELDS])
-        self._loss += step.loss.detach()
-        self._steps += 1
-        if self._known < len(self._sparse):
-            logits, labels = (one if isinstance(one, Tensor) else one[0] for one in (call["logits"], call["labels"]))
-            self._look(index, labels, logits.shape[1])
-
-    def _look(self, index: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Note the share of each class in samples that were not seen before: the mean of their views."""
+        logits, labels = (call[name] if isinstance(call[name], Tensor) else call[name][0] for name in _OF_VIEWS)
+        index, num_classes = call["index"], logits.shape[1]
         if self._shares is None:
-            self._shares = self._values.new_full((num_classes, self._values.shape[1]), torch.nan)
+            self._shares = self.record.values.new_full((num_classes, len(self._sparse)), torch.nan)
             self._shape = tuple(labels.shape[1:])
         views = labels.reshape(-1, len(index), labels[0].numel())
-        found = torch.stack([(views == label).float().mean((0, 2)) for label in range(num_classes)])
+        shares = torch.stack([(views == label).float().mean((0, 2)) for label in range(num_classes)])
         old = self._shares[:, index]
-        self._shares[:, index] = torch.where(old.isnan(), found, old)
+        self._shares[:, index] = torch.where(old.isnan(), shares, old)
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Write an epoch, and return its numbers: mean loss, CE, ACR and beta, and how well beta separates.
@@ -229,19 +323,23 @@ class RunRecorder:
         if epoch < 1:
             raise ConfigError(f"Expected the first epoch to be 1, but got {epoch}. Call end_epoch(epoch + 1).")
         self.done = epoch
-        values = _of_all_ranks(self._values).cpu().numpy()
+        values = self.record.gathered().cpu().numpy()  # the one place where the host waits for the device
         seen = np.flatnonzero(~np.isnan(values).all(0))
         if not len(seen):
             return {}
         self._meet()
         fields = dict(zip(FIELDS, values[:, seen], strict=True))
-        numbers = {"loss": float(self._loss) / max(1, self._steps), **summarise(fields, self._sparse[seen])}
-        if self._writer is not None:
+        numbers = {
+            "loss": float(self.record.loss) / max(1, int(self.record.steps)),
+            **summarise(fields, self._sparse[seen]),
+            "skipped": int(self.criterion.weights.skipped),
+        }
+        if self.writer is not None:
             if epoch == self.hold_epochs + 1 and isinstance(self.criterion, AdaWAC):
-                warn_of_rush(fields, epoch, "hold_epochs=3", "eta_beta")
-            self._writer.log_history(epoch, self._places[seen], **fields)
-            self._writer.log_metrics(epoch, {**(metrics or {}), **numbers})
-        self.reset()
+                warn_of_rush(fields, epoch, *self._advice)
+            self.writer.log_history(epoch, self._rows[seen], **fields)
+            self.writer.log_metrics(epoch, {**(metrics or {}), **numbers})
+        self.record.reset()
         return numbers
 
     def _meet(self) -> None:
@@ -254,44 +352,43 @@ class RunRecorder:
         if len(rows) > self._known:
             cases = None if isinstance(self.samples, SampleTable) else self.samples
             table = describe_samples(fraction, self._shape, cases=cases, class_names=self.class_names)
-            self._introduce(table.take(rows), rows)
+            table = table.take(rows)
+            self._known = len(rows)
+            self._sparse[rows] = table.label_sparse
+            self._write_samples(table, rows)
 
-    def _introduce(self, table: SampleTable, rows: npt.NDArray[np.int64]) -> None:
+    def _write_samples(self, table: SampleTable, rows: npt.NDArray[np.int64]) -> None:
         """Write what is known of samples; `rows` are theirs in beta."""
-        self._known = len(rows)
-        self._sparse[rows] = table.label_sparse
-        if self._writer is not None:
-            self._writer.write_data({"class_names": list(table.class_names), "unit": str(table.unit[0])})
-            self._places[rows] = self._writer.write_samples(table)
+        if self.writer is not None:
+            known = {"class_names": list(table.class_names), "unit": str(table.unit[0])}
+            self.writer.write_data({**known, **self._data})
+            self._rows[rows] = self.writer.write_samples(table)
 
     def reset(self) -> None:
         """Forget what the epoch recorded so far."""
-        self._values.fill_(torch.nan)
-        self._loss.zero_()
-        self._steps = 0
+        self.record.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what an epoch recorded so far, for a checkpoint within it."""
         return {
-            "values": self._values,
+            "values": self.record.values,
             "shares": self._shares,
             "shape": self._shape,
-            "loss": self._loss,
-            "steps": self._steps,
+            "loss": self.record.loss,
+            "steps": int(self.record.steps),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        self._values.copy_(state["values"])
-        self._shares = None if state["shares"] is None else state["shares"].to(self._values.device)
-        self._shape, self._steps = tuple(state["shape"]), state["steps"]
-        self._loss.copy_(state["loss"])
+        self.record.restore(state["values"], state["loss"], state["steps"])
+        self._shares = None if state["shares"] is None else state["shares"].to(self.record.values.device)
+        self._shape = tuple(state["shape"])
 
     def close(self, status: Literal["finished", "interrupted"] = "finished") -> None:
         """Note how the run ended and take the hooks off; the first call counts."""
         self._let_go()
-        if self._writer is not None:
-            self._writer.close(status)
+        if self.writer is not None:
+            self.writer.close(status)
 
     def __enter__(self) -> Self:
         return self
@@ -300,49 +397,32 @@ class RunRecorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._let_go()
-        if self._writer is not None:
-            self._writer.__exit__(kind, error, trace)
+        if self.writer is not None:
+            self.writer.__exit__(kind, error, trace)
 
     def _let_go(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-
-class _Watch:
-    """A hook on the criterion. A copy of the criterion carries a copy of it, which sees nothing."""
-
-    def __init__(self, note: Callable[..., None]):
-        self.note: Callable[..., None] | None = note
-
-    def __call__(self, *call: Any) -> None:
-        if self.note is not None:
-            self.note(*call)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"note": None}  # the recorder has files open
+        self.criterion.held = False
+        self.record.remove()
+        self._look_hook.remove()
 
 
 def plain(value: Any) -> Any:
     """Return a setting as a YAML file holds it: scalars of NumPy and torch as Python's, paths as a run has them."""
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.ndim == 0):
         return value.item()
     return in_yaml(value)
 
 
-def _open(
-    out: Path | str, config: LoopConfig, epochs: int | None, summary: Mapping[str, Any], resume: int | None
-) -> RunWriter | None:
-    """Open the folder on the first rank; if that fails, raise on all of them, or the others would wait for ever."""
-    writer, problem = None, None
+def _on_first_rank(work: Callable[[], None]) -> None:
+    """Do something on the first rank; if it fails, raise on all of them, or the others would wait for ever."""
+    problem = None
     if world_size() == 1 or dist.get_rank() == 0:
         try:
-            writer = RunWriter(out, config, epochs=epochs, summary=summary, resume=resume is not None)
-            if resume is not None:
-                writer.rewind(resume)
+            work()
         except AdawacError as error:
             problem = error
     problems = [problem]
@@ -350,16 +430,6 @@ def _open(
         dist.broadcast_object_list(problems)
     if problems[0] is not None:
         raise problems[0]
-    return writer
-
-
-def _of_all_ranks(values: Tensor) -> Tensor:
-    """Return what any rank knows; NaN where none does."""
-    if world_size() == 1:
-        return values
-    values = values.nan_to_num(nan=-torch.inf)
-    dist.all_reduce(values, dist.ReduceOp.MAX)
-    return values.masked_fill(values == -torch.inf, torch.nan)
 
 
 def _method_name(criterion: Criterion) -> str:

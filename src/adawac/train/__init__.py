@@ -4,15 +4,18 @@ from typing import TYPE_CHECKING
 
 from adawac.lazy import lazy_names
 
-__all__ = ["Watch", "fit"]
+__all__ = ["TrainingProgress", "Watch", "fit"]
 
 if TYPE_CHECKING:
-    from adawac.train.engine import Watch, fit
+    from adawac.train.engine import TrainingProgress, fit
+
+    Watch = TrainingProgress  # its name until 0.1
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Watch": "engine:Watch",
+        "TrainingProgress": "engine:TrainingProgress",
+        "Watch": "engine:TrainingProgress",  # its former name
         "fit": "engine:fit",
     },
 )

@@ -11,7 +11,7 @@ import torch
 
 from adawac.config import TrainConfig
 from adawac.errors import ConfigError
-from adawac.train.record import EpochRecord
+from adawac.runs.recorder import EpochRecord
 from adawac.train.setup import Trainer, set_up
 from adawac.train.step import TrainStep
 
@@ -43,7 +43,8 @@ def measure(
     tell = watch or (lambda done, total: None)
     started = time.perf_counter()
     trainer = set_up(config)
-    step = TrainStep(trainer, EpochRecord(len(trainer.samples), trainer.fabric.device))
+    EpochRecord(trainer.criterion)  # a part of every step
+    step = TrainStep(trainer)
     if trainer.fabric.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     inputs = _endless(step, config.data.batch_size)

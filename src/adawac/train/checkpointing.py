@@ -1,11 +1,14 @@
-"""All that a run needs to resume as if nothing had happened, and the checks before it does."""
+"""Checkpoints: all that a run needs to resume as if nothing had happened, and the checks before it does."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
 from lightning_fabric.plugins.precision.precision import Precision
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -15,8 +18,11 @@ from adawac.algorithm import Criterion
 from adawac.config import TrainConfig
 from adawac.data.cases import carry_over
 from adawac.errors import ConfigError, RunError
-from adawac.runs import Run, read_state
+from adawac.runs import FIELDS, Run, read_state
 from adawac.runs.layout import checkpoint_path
+from adawac.runs.recorder import RunRecorder
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +136,115 @@ def _like(value: Tensor, parameter: nn.Parameter) -> Tensor:
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(f"{prefix}."): one for name, one in tensors.items() if name.startswith(f"{prefix}.")}
+
+
+class Checkpoints:
+    """The checkpoints of a run, `last` and `best`. Every rank calls it, the first one writes.
+
+    Args:
+        state: What training changes.
+        recorder: What records the run.
+        fabric: The ranks.
+        folder: The run folder; all ranks read it when they resume.
+        metric: The metric that `best` goes by, as the run logs it: `val_dice`.
+        batches: What decides which samples a step gets (see `batches_of`).
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        recorder: RunRecorder,
+        fabric: Fabric,
+        *,
+        folder: Path,
+        metric: str,
+        batches: dict[str, int],
+    ):
+        self.state, self.recorder, self.fabric = state, recorder, fabric
+        self.folder, self.metric, self.batches = folder, metric, batches
+
+    def save(self, name: str, at: tuple[int, int], best: float | None, within: bool = False) -> None:
+        """Write a checkpoint after `at` = (epochs, steps); `within` an epoch it holds what that epoch recorded, too."""
+        tensors = self.state.tensors()
+        if within:
+            record = self.recorder.record
+            tensors |= {f"record.{field}": values for field, values in zip(FIELDS, record.gathered(), strict=True)}
+            tensors["record.loss"] = record.loss
+        for rank, random in enumerate(self._random_states()[1:], 1):
+            tensors |= {f"{key}.{rank}": value for key, value in random.items()}
+        if self.recorder.writer is not None:
+            plain = {**self.state.plain(), "epoch": at[0], "step": at[1], "best": best, "batches": self.batches}
+            self.recorder.writer.save_checkpoint(name, tensors, plain)
+            if name == "best":
+                self.recorder.writer.note({self.metric: best})
+
+    def _random_states(self) -> list[dict[str, Tensor]]:
+        """Return every rank's generators: what dropout draws is each rank's own."""
+        if self.fabric.world_size == 1:
+            return [{}]
+        states: list[Any] = [None] * self.fabric.world_size
+        dist.all_gather_object(states, self.state.random())
+        return states
+
+    def restore(self) -> tuple[int, int, float | None]:
+        """Go back to the last checkpoint; return the epochs and steps done, and the score of the checkpoint `best`."""
+        run = Run(self.folder)
+        done, step = self._restore_last(run)
+        kept = (metrics for metrics in run.metrics if metrics["epoch"] <= done)
+        scores = {metrics["epoch"]: metrics[self.metric] for metrics in kept if metrics.get(self.metric) is not None}
+        best, stale = self._best(run, scores), "best" in run.checkpoints
+        self.fabric.barrier()  # others may still read what is cut off here
+        self.recorder.rewind(done)
+        if self.recorder.writer is not None:
+            old = dict.fromkeys(name for name in run.summary if name.startswith("val_"))
+            self.recorder.writer.note({**old, self.metric: best})
+        if best is None and stale:
+            best = self._replace_best(done, None if step else scores.get(done))
+        return done, step, best
+
+    def _restore_last(self, run: Run) -> tuple[int, int]:
+        if "last" not in run.checkpoints:
+            return 0, 0
+        saved = run.checkpoint("last", framework="torch")
+        self.state.restore(saved.tensors, saved.state)
+        epoch, step = saved.state["epoch"], saved.state["step"]
+        if step:
+            if saved.state["ids"] != self.state.ids:
+                raise RunError(
+                    f"Expected the samples that {self.folder} was interrupted with, but they changed within epoch "
+                    f"{epoch + 1}. Go on with the same data first; it may grow between epochs."
+                )
+            check_batches(self.folder, saved.state, self.batches)
+            values = torch.stack([saved.tensors[f"record.{field}"] for field in FIELDS])
+            self.recorder.record.restore(values, saved.tensors["record.loss"], step)
+        return epoch, step
+
+    def _best(self, run: Run, scores: Mapping[int, float]) -> float | None:
+        """Return the score of `best`, or None unless that is of an epoch that is kept: after a kill it may be later."""
+        if "best" not in run.checkpoints:
+            return None
+        try:
+            state = read_state(checkpoint_path(self.folder, "best"))
+        except RunError:  # a damaged one is of no use to anybody
+            return None
+        score = scores.get(state["epoch"])
+        return score if score == state["best"] else None
+
+    def _replace_best(self, done: int, score: float | None) -> float | None:
+        """Put the weights of the last epoch in the place of `best` if they were scored; those of others are gone."""
+        if self.recorder.writer is not None:
+            instead = "there is none until the next validation" if score is None else f"it is that of epoch {done} now"
+            log.warning(
+                "The checkpoint best of %s is not of its first %d epochs, from where it goes on, or not by %s: %s.",
+                self.folder,
+                done,
+                self.metric,
+                instead,
+            )
+            self.recorder.writer.remove_checkpoint("best")
+        if score is not None:
+            self.save("best", (done, 0), score)
+        return score
 
 
 def check_resumed(config: TrainConfig, run: Run) -> None:

@@ -23,12 +23,17 @@ from adawac.data.store import Store
 from adawac.errors import ConfigError, RunError
 from adawac.inference.predictor import resize_of, segment
 from adawac.runs import Run, RunWriter
-from adawac.train.checkpointing import check_resumed
+from adawac.runs.recorder import RunRecorder
+from adawac.train.checkpointing import Checkpoints, batches_of, check_resumed
 from adawac.train.devices import agree, build_fabric, launch, quiet
-from adawac.train.keeping import Keeper
-from adawac.train.record import EpochRecord
 from adawac.train.setup import Trainer, set_up, warn_of_short_end
 from adawac.train.step import TrainStep
+from adawac.train.trackers import Trackers
+
+log = logging.getLogger(__name__)
+
+# Steps between two moments at which several ranks agree whether somebody wants them to stop; an epoch ends with one.
+ASK_EVERY = 10
 
 
 class Interrupt:
@@ -81,17 +86,17 @@ def validate(
         if labels is None:
             continue
         with fabric.autocast():
-            found = segment(network, images, config.data.image_size, device=fabric.device, resize=resize)
-        classes = score_volume(found, labels, store.num_classes, convention=config.validation.convention)
+            predicted = segment(network, images, config.data.image_size, device=fabric.device, resize=resize)
+        classes = score_volume(predicted, labels, store.num_classes, convention=config.validation.convention)
         for metric in metrics:
-            scores[metric].append([getattr(one, metric) for one in classes])
+            scores[metric].append([getattr(score, metric) for score in classes])
     network.train(was_training)
     numbers: dict[str, Any] = {}
     for metric, rows in _everyones(scores, fabric).items():
         by_class = np.nanmean(np.array(rows, dtype=np.float64), axis=0)
         numbers[f"val_{metric}"] = float(np.nanmean(by_class))
         named = zip(store.class_names[1:], by_class, strict=True)
-        numbers |= {f"val_{metric}_{name}": float(one) for name, one in named}
+        numbers |= {f"val_{metric}_{name}": float(score) for name, score in named}
     return numbers
 
 
@@ -116,14 +121,8 @@ def _everyones(scores: dict[str, list[list[float]]], fabric: Fabric) -> dict[str
     return {metric: [row for part in parts for row in part[metric]] for metric in scores}
 
 
-log = logging.getLogger(__name__)
-
-# Steps between two moments at which several ranks agree whether somebody wants them to stop; an epoch ends with one.
-ASK_EVERY = 10
-
-
-class Watch(Protocol):
-    """Who wants to know how training goes."""
+class TrainingProgress(Protocol):
+    """What is told how training goes: give it to `adawac.fit(watch=…)`."""
 
     def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
         """Training starts, or goes on; `steps` make an epoch."""
@@ -135,20 +134,11 @@ class Watch(Protocol):
         """An epoch is done."""
 
 
-class Silence:
+class _Silence(TrainingProgress):
     """Tells nobody: one rank's display is enough."""
 
-    def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
-        """Say nothing."""
 
-    def step(self, epoch: int, step: int) -> None:
-        """Say nothing."""
-
-    def epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """Say nothing."""
-
-
-class LogWatch:
+class _LogLines(TrainingProgress):
     """Writes a line to the log after every epoch."""
 
     def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
@@ -156,16 +146,15 @@ class LogWatch:
         log.info("%s with %s, %d steps an epoch, into %s", config.method.name, config.model.name, steps, run.folder)
         self.epochs = config.epochs
 
-    def step(self, epoch: int, step: int) -> None:
-        """Say nothing: a log is no progress bar."""
-
     def epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Say how it went."""
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float))
         log.info("epoch %d/%d  %s", epoch, self.epochs, numbers)
 
 
-def fit(config: TrainConfig | None, out: Path | str, *, resume: bool = False, watch: Watch | None = None) -> Run:
+def fit(
+    config: TrainConfig | None, out: Path | str, *, resume: bool = False, watch: TrainingProgress | None = None
+) -> Run:
     """Train as a configuration says and return the finished run.
 
     Args:
@@ -179,16 +168,28 @@ def fit(config: TrainConfig | None, out: Path | str, *, resume: bool = False, wa
     if resume:
         check_resumed(config, Run(out))
     fabric = build_fabric(config)
-    launch(fabric, _train, config, Path(out), resume, watch or LogWatch())
+    launch(fabric, _train, config, Path(out), resume, watch or _LogLines())
     return Run(out)
 
 
-def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, watch: Watch) -> None:
+def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, progress: TrainingProgress) -> None:
     """Train on one rank."""
     with _explained(), quiet():
         trainer = set_up(config, fabric)
-    with Keeper(trainer, out, resume) as keeper, Interrupt() as interrupt, _explained():
-        _fit(trainer, keeper, resume, watch if keeper.writer else Silence(), interrupt)
+    config = trainer.config
+    recorder = RunRecorder(
+        out,
+        trainer.criterion,
+        samples=trainer.samples.table,
+        epochs=config.epochs,
+        hold_epochs=config.method.hold_epochs,
+        resume=0 if resume else None,
+        summary=config.summary,
+        config=config,
+        data=_describe(trainer),
+    )
+    with recorder, Trackers(recorder.writer, config) as trackers, Interrupt() as interrupt, _explained():
+        _fit(trainer, recorder, trackers, out, resume, progress if recorder.writer else _Silence(), interrupt)
     if interrupt.asked:  # after the last step: the run is done, but whoever started it was to stop
         raise KeyboardInterrupt
 
@@ -221,58 +222,92 @@ def _explained() -> Iterator[None]:
         ) from error
 
 
-def _fit(trainer: Trainer, keeper: Keeper, resume: bool, watch: Watch, interrupt: Interrupt) -> None:
-    config, metric = trainer.config, trainer.config.validation.metric
-    record = EpochRecord(len(trainer.samples), trainer.fabric.device)
-    done, first, best = keeper.restore(record) if resume else (0, 0, None)
-    held = config.method.hold_epochs
-    trainer.criterion.train(done >= held)  # else its weights stay as they are
-    step = TrainStep(trainer, record)
-    if keeper.writer is not None:
+def _describe(trainer: Trainer) -> dict[str, Any]:
+    """Return what a run must know of its data to be read, and to prepare new scans in the same way."""
+    store = trainer.store
+    return {
+        **store.task.to_dict(),
+        "unit": store.preprocessing.unit,
+        "num_samples": len(trainer.samples),
+        "label_sparse": int(np.sum(trainer.samples.table.label_sparse)),
+        "validation": trainer.validation,
+        "network": {"faithful": getattr(trainer.network, "faithful", None)},
+    }
+
+
+def _fit(
+    trainer: Trainer,
+    recorder: RunRecorder,
+    trackers: Trackers,
+    folder: Path,
+    resume: bool,
+    progress: TrainingProgress,
+    interrupt: Interrupt,
+) -> None:
+    config, fabric, metric = trainer.config, trainer.fabric, f"val_{trainer.config.validation.metric}"
+    batches = batches_of(config, len(trainer.loader))
+    checkpoints = Checkpoints(trainer.state, recorder, fabric, folder=folder, metric=metric, batches=batches)
+    done, first, best = checkpoints.restore() if resume else (0, 0, None)
+    step = TrainStep(trainer)
+    if recorder.writer is not None:
         if not resume:
-            size, world = config.data.batch_size, trainer.fabric.world_size
-            warn_of_short_end(len(trainer.samples), size, world, config.optim.accumulate)
-        watch.start(config, keeper.writer, step.steps)
+            warn_of_short_end(len(trainer.samples), config.data.batch_size, fabric.world_size, config.optim.accumulate)
+        progress.start(config, recorder.writer, step.steps)
     for epoch in range(done + 1, config.epochs + 1):
         started = time.perf_counter()
-        if epoch == held + 1 and not trainer.criterion.training:
-            trainer.criterion.train()
-            step = TrainStep(trainer, record)  # the old one was captured with weights that stay
-        _pass(step, epoch, first, watch, interrupt, partial(keeper.save, "last", best=best, record=record))
-        keeper.check_finite(record, epoch)
-        metrics = keeper.log(step, epoch, step.steps - first, started)
+        if epoch == config.method.hold_epochs + 1 > done + 1:
+            step = TrainStep(trainer)  # the old one was captured with weights that stay
+        _pass(step, epoch, first, progress, interrupt, partial(checkpoints.save, "last", best=best, within=True))
+        _check_finite(trainer, recorder, folder, epoch)
+        seconds = time.perf_counter() - started
+        rate = {"lr": step.rate(epoch, step.steps - 1)}
+        metrics = recorder.end_epoch(epoch, rate) | rate | {"seconds": seconds}
+        metrics["slices_per_second"] = (step.steps - first) / step.steps * len(trainer.samples) / seconds
         if config.validation.every and epoch % config.validation.every == 0:
-            scores = validate(trainer.result, trainer.store, trainer.validation, config, trainer.fabric)
-            keeper.score(epoch, scores)
+            scores = validate(trainer.result, trainer.store, trainer.validation, config, fabric)
+            if recorder.writer is not None:
+                recorder.writer.log_metrics(epoch, scores)
             metrics |= scores
-            score = scores[f"val_{metric}"]
-            if not math.isnan(score) and (best is None or is_better(score, best, metric)):
+            score = scores[metric]
+            if not math.isnan(score) and (best is None or is_better(score, best, config.validation.metric)):
                 best = score
-                keeper.save("best", (epoch, 0), best)
+                checkpoints.save("best", (epoch, 0), best)
         first = 0
-        record.reset()
         if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
-            keeper.save("last", (epoch, 0), best)
-        keeper.track(epoch, metrics)
-        watch.epoch(epoch, metrics)
-    keeper.finish({} if best is None else {f"val_{metric}": best})
+            checkpoints.save("last", (epoch, 0), best)
+        trackers.log(epoch, metrics)
+        progress.epoch(epoch, metrics)
+    fabric.barrier()  # the run is finished once every rank has come this far
+
+
+def _check_finite(trainer: Trainer, recorder: RunRecorder, folder: Path, epoch: int) -> None:
+    """Stop a run whose loss is not finite, naming the step, its samples and what is safe."""
+    bad = int(recorder.record.bad_step)
+    if bad < 0:
+        return
+    ids = ", ".join(trainer.samples.ids[row] for row in trainer.loader.rows(epoch, bad)[:24])
+    raise RunError(
+        f"Expected finite losses, but that of epoch {epoch}, step {bad + 1}, is not. Its samples: {ids}. "
+        "Look at them (`adawac diagnose`), lower optim.lr, or set optim.clip_norm. "
+        f"The last good checkpoint: {', '.join(Run(folder).checkpoints) or 'none'}."
+    )
 
 
 def _pass(
     step: TrainStep,
     epoch: int,
     first: int,
-    watch: Watch,
+    progress: TrainingProgress,
     interrupt: Interrupt,
     save: Callable[[tuple[int, int]], None],
 ) -> None:
     """Go through the samples once, from step `first` on; Ctrl-C saves between steps."""
     done, eager, fabric = first, step.reason, step.trainer.fabric
     try:
-        for given in step.inputs(epoch, first):
-            step(given, epoch, done)
+        for batch in step.inputs(epoch, first):
+            step(batch, epoch, done)
             done += 1
-            watch.step(epoch, done)
+            progress.step(epoch, done)
             # Ranks must stop after the same step; to ask at each one would make a device wait for the host.
             due = fabric.world_size == 1 or done % ASK_EVERY == 0 or done == step.steps
             if due and agree(fabric, interrupt.asked):

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,11 +11,7 @@ from adawac.algorithm import Step
 from adawac.data.loader import Batch
 from adawac.kernels.capture import Captured
 from adawac.kernels.weight_cast import CastWeights
-from adawac.train.record import EpochRecord
 from adawac.train.setup import Trainer, learning_rate, set_learning_rate
-
-Forward = Literal["joint", "separate", "encoder", "encoder-detached"]
-
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +19,14 @@ log = logging.getLogger(__name__)
 class TrainStep:
     """Takes batches forward and backward, and after every `accumulate` of them a step of the optimiser.
 
+    A recorder's hook on the criterion belongs to the step: make it before.
+
     Args:
         trainer: What is trained.
-        record: Where the samples' values go.
     """
 
-    def __init__(self, trainer: Trainer, record: EpochRecord):
-        self.trainer, self.record, self.optim = trainer, record, trainer.config.optim
+    def __init__(self, trainer: Trainer):
+        self.trainer, self.optim = trainer, trainer.config.optim
         self.steps = len(trainer.loader)
         self.eager = why_eager(trainer)
         self._captured = Captured(self._learn, self._forget) if self.eager is None else None
@@ -57,7 +54,7 @@ class TrainStep:
             self._learn(given, epoch, number)
         else:
             device = self.trainer.fabric.device
-            self._captured(given, *(torch.full((), one, device=device) for one in (epoch, number)))
+            self._captured(given, torch.full((), epoch, device=device))
         if self.trainer.averaged is not None and self._complete(number):
             self.trainer.averaged.update_parameters(self.trainer.network)
 
@@ -68,12 +65,11 @@ class TrainStep:
         total = self.trainer.config.epochs * an_epoch
         return learning_rate(self.optim, at, total, round(self.optim.warmup_epochs * an_epoch))
 
-    def _learn(self, given: Any, epoch: Tensor | int, number: Tensor | int) -> None:
-        """Everything that happens on the device. `number` is a tensor only where every batch makes a step."""
+    def _learn(self, given: Any, epoch: Tensor | int, number: int = 0) -> None:
+        """Everything that happens on the device. `number` matters where a step takes several batches: not captured."""
         batch = self.batch(given, epoch)
         out = self.criterion(batch, *self.forward(batch))
         self.trainer.fabric.backward(out.loss / self._together(number))
-        self.record.add(number, batch["index"], out)
         if self._complete(number):
             self.descend()
 
@@ -115,15 +111,15 @@ class TrainStep:
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
 
-    def _together(self, number: Tensor | int) -> int:
+    def _together(self, number: int) -> int:
         """Return how many batches make the step that this one belongs to."""
         size = self.optim.accumulate
-        return 1 if size == 1 else min(size, self.steps - int(number) // size * size)
+        return 1 if size == 1 else min(size, self.steps - number // size * size)
 
-    def _complete(self, number: Tensor | int) -> bool:
+    def _complete(self, number: int) -> bool:
         """Tell whether the optimiser steps after this batch."""
         size = self.optim.accumulate
-        return size == 1 or (int(number) + 1) % size == 0 or int(number) + 1 == self.steps
+        return size == 1 or (number + 1) % size == 0 or number + 1 == self.steps
 
     def _forget(self) -> None:
         """Drop gradients, which a graph keeps for itself, and latents of a forward that was not finished."""

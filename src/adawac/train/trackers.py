@@ -4,10 +4,12 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from adawac.config import TrainConfig, to_dict
 from adawac.errors import MissingDependencyError
+from adawac.runs import RunWriter
 
 log = logging.getLogger(__name__)
 
@@ -16,25 +18,29 @@ class Trackers:
     """Trackers by name. One that fails is given up with a warning: no epoch is lost for it.
 
     Args:
-        names: Some of csv, tensorboard, wandb, mlflow.
-        folder: The run folder; local files go to `trackers/` in it.
-        settings: The run's configuration, as plain data.
-        session: How often the run was started; files of an earlier time are left as they are.
+        run: The run: local files go to `trackers/` in its folder, apart from those of its earlier starts. None, on all
+            ranks but the first, tracks nothing.
+        config: Which trackers, and what they are told of the run.
     """
 
-    def __init__(self, names: Sequence[str], folder: Path, settings: Mapping[str, Any], session: int):
-        self._open = {name: _LOGGERS[name](folder / "trackers", folder.name, f"start-{session}") for name in names}
-        self._each("log_hyperparams", dict(_flatten(settings)))
+    def __init__(self, run: RunWriter | None, config: TrainConfig):
+        self._open = {name: _LOGGERS[name](run) for name in config.track} if run is not None else {}
+        self._each("log_hyperparams", dict(_flatten(to_dict(config))))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say how the run ended."""
+        self._each("finalize", "success" if error is None else "failed")
 
     def log(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Report the numbers of an epoch."""
         numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
         self._each("log_metrics", numbers, epoch)
         self._each("save")
-
-    def close(self, finished: bool) -> None:
-        """Say how the run ended."""
-        self._each("finalize", "success" if finished else "failed")
 
     def _each(self, call: str, *arguments: Any) -> None:
         for name, tracker in list(self._open.items()):
@@ -58,31 +64,33 @@ def check_trackers(names: Sequence[str]) -> None:
             )
 
 
-def _csv(place: Path, run: str, version: str) -> Any:
+def _csv(run: RunWriter) -> Any:
     from lightning_fabric.loggers.csv_logs import CSVLogger
 
-    return CSVLogger(place, "csv", version, flush_logs_every_n_steps=1)
+    return CSVLogger(run.folder / "trackers", "csv", f"start-{run.session}", flush_logs_every_n_steps=1)
 
 
-def _tensorboard(place: Path, run: str, version: str) -> Any:
+def _tensorboard(run: RunWriter) -> Any:
     from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-    return TensorBoardLogger(place, "tensorboard", version, default_hp_metric=False)
+    return TensorBoardLogger(run.folder / "trackers", "tensorboard", f"start-{run.session}", default_hp_metric=False)
 
 
-def _wandb(place: Path, run: str, version: str) -> Any:
+def _wandb(run: RunWriter) -> Any:
     from lightning.pytorch.loggers import WandbLogger
 
-    place.mkdir(parents=True, exist_ok=True)
-    return WandbLogger(name=run, save_dir=place, project="adawac", id=None)
+    folder = run.folder / "trackers"
+    folder.mkdir(parents=True, exist_ok=True)
+    return WandbLogger(name=run.folder.name, save_dir=folder, project="adawac", id=None)
 
 
-def _mlflow(place: Path, run: str, version: str) -> Any:
+def _mlflow(run: RunWriter) -> Any:
     from lightning.pytorch.loggers import MLFlowLogger
 
-    place.mkdir(parents=True, exist_ok=True)
-    where = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(place / 'mlflow.db').absolute()}"
-    return MLFlowLogger(experiment_name="adawac", run_name=run, tracking_uri=where)
+    folder = run.folder / "trackers"
+    folder.mkdir(parents=True, exist_ok=True)
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+    return MLFlowLogger(experiment_name="adawac", run_name=run.folder.name, tracking_uri=uri)
 
 
 _NEEDS = {
@@ -91,7 +99,7 @@ _NEEDS = {
     "wandb": ("wandb", "lightning"),
     "mlflow": ("mlflow", "sqlalchemy", "lightning"),
 }
-_LOGGERS: Mapping[str, Callable[[Path, str, str], Any]] = {
+_LOGGERS: Mapping[str, Callable[[RunWriter], Any]] = {
     "csv": _csv,
     "tensorboard": _tensorboard,
     "wandb": _wandb,
@@ -101,8 +109,8 @@ _LOGGERS: Mapping[str, Callable[[Path, str, str], Any]] = {
 
 def _flatten(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
     """Return the settings by dotted path, as trackers' tables want them."""
-    found: list[tuple[str, Any]] = []
+    flat: list[tuple[str, Any]] = []
     for name, value in settings.items():
         path = f"{above}{name}"
-        found += _flatten(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, str(value))]
-    return found
+        flat += _flatten(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, str(value))]
+    return flat

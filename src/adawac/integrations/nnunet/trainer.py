@@ -104,7 +104,7 @@ class nnUNetTrainerAdaWAC(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  (
     def on_train_epoch_start(self) -> None:
         """Start an epoch as nnU-Net does; the first ones leave the weights where they are."""
         super().on_train_epoch_start()
-        self.criterion.train(self.current_epoch >= self.hold_epochs)
+        self.criterion.held = self.current_epoch < self.hold_epochs
         self.terms = []
 
     def on_train_epoch_end(self, train_outputs: list[dict[str, Any]]) -> None:
