@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,14 @@ def small_store(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("reproduction") / "store"
     prepare(phantom_source(8, seed=0, size=32, slices=(6, 7)), None, path, workers=1)
     return path
+
+
+@pytest.fixture
+def small_phantom(tmp_path, monkeypatch):
+    """A smaller phantom where no store is named, in a cache of its own; returns the cache."""
+    from adawac.data.phantom.phantom_files import phantom_store
+    from adawac.train import setup
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(setup, "phantom_store", partial(phantom_store, 8, size=32, slices=(6, 7)))
+    return tmp_path / "cache" / "adawac"

@@ -36,6 +36,21 @@ def test_train_prints_a_line_an_epoch_and_leaves_a_run(words, tmp_path, capsys):
     assert Run(tmp_path / "run").status == "finished"
 
 
+def test_without_a_store_it_trains_on_the_phantom(words, tmp_path, small_phantom, capsys):
+    words = [word for word in words if not word.endswith("store")]
+    assert run(words) == 0
+    assert capsys.readouterr().out.startswith("No store was given: training on the built-in phantom.\n")
+    (store,) = small_phantom.iterdir()
+    trained = Run(tmp_path / "run")
+    assert trained.config.data.store == store
+    assert trained.data["dataset"] == "phantom-ct"
+    before = (store / "store.json").stat()
+    assert run(["train", "--out", str(tmp_path / "run"), "--resume", "--epochs", "3"]) == 0
+    assert run([{str(tmp_path / "run"): str(tmp_path / "again")}.get(word, word) for word in words]) == 0
+    assert (store / "store.json").stat() == before  # prepared once
+    assert run(["evaluate", str(tmp_path / "again")]) == 0
+
+
 def test_a_method_without_weights_shows_none(words, capsys):
     once = [{"2": "1"}.get(word, word) for word in words]
     assert run([*once, "--method", "baseline"]) == 0

@@ -1,3 +1,5 @@
+import functools
+import operator
 import os
 import pickle
 import re
@@ -6,9 +8,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +19,11 @@ from adawac.config import (
     Config,
     DataConfig,
     MethodConfig,
+    MethodOptions,
+    ModelConfig,
     OptimConfig,
     TrainConfig,
+    ViewConfig,
     assignments,
     dumps,
     from_dict,
@@ -30,7 +36,10 @@ from adawac.config import (
     setting,
     to_dict,
 )
+from adawac.config.settings import BUILT_IN_METHODS
 from adawac.errors import ConfigError, MissingFileError
+from adawac.methods import _BUILT_IN
+from adawac.objective import Objective
 from tests.places import REPOSITORY
 
 # ruff: noqa: RUF009  (`setting` and `section` are `dataclasses.field` with a help text)
@@ -115,7 +124,20 @@ def test_yaml_gives_an_equal_object_back(tmp_path_factory: pytest.TempPathFactor
             "optim.clip_norm": st.none() | st.floats(1e-6, 1e6),
             "optim.betas": st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
             "data.image_size": st.tuples(st.integers(1, 4096), st.integers(1, 4096)),
-            "method.options": st.dictionaries(TEXT, PLAIN, max_size=3),
+            "method.options": st.fixed_dictionaries(
+                {},
+                optional={
+                    "eta_beta": st.none() | st.floats(0, 100),
+                    "rho": st.sampled_from(["rms", "cosine"]),
+                    "supervision": st.lists(st.floats(0, 1)).map(tuple),
+                },
+            ),
+            "data.views": st.fixed_dictionaries(
+                {}, optional={"turn": st.floats(0, 1), "max_angle": st.integers(0, 180)}
+            ),
+            "model": st.fixed_dictionaries(
+                {"name": st.just("package:factory"), "options": st.dictionaries(TEXT, PLAIN, max_size=3)}
+            ).map(lambda values: ModelConfig(**values)),
             "track": st.lists(st.sampled_from(["csv", "tensorboard"])).map(tuple),
         },
     )
@@ -128,10 +150,7 @@ def test_a_training_configuration_round_trips(
     save(config, path)
     assert load(TrainConfig, path) == config
     for name, value in changes.items():
-        found: Any = config
-        for part in name.split("."):
-            found = getattr(found, part)
-        assert found == value
+        assert operator.attrgetter(name)(config) == value
 
 
 def test_the_defaults_are_the_papers_recipe() -> None:
@@ -145,10 +164,12 @@ def test_the_defaults_are_the_papers_recipe() -> None:
 @pytest.mark.parametrize("text", ["1e-4", "'1e-4'", "1.0E-4", "0.0001", "+1e-4"])
 def test_numbers_are_read_however_they_are_written(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file.yaml"
-    path.write_text(f"optim:\n  weight_decay: {text}\nmethod:\n  options: {{eta_beta: 1e-2, name: '1e-2'}}\n")
+    model = "{name: 'a:b', options: {rate: 1e-2, label: '1e-2'}}"
+    path.write_text(f"optim:\n  weight_decay: {text}\nmethod:\n  options: {{eta_beta: '1e-2'}}\nmodel: {model}\n")
     config = load(TrainConfig, path)
     assert config.optim.weight_decay == 1e-4
-    assert config.method.options == {"eta_beta": 0.01, "name": "1e-2"}
+    assert config.method.options == {"eta_beta": 0.01}
+    assert config.model.options == {"rate": 0.01, "label": "1e-2"}
 
 
 @pytest.mark.parametrize(
@@ -193,8 +214,8 @@ def test_values_take_the_type_of_their_field(values: dict[str, Any], expected: f
         ({"optim": {"betas": 0.9}}, r"optim\.betas: expected a list of 2"),
         ({"data": []}, r"data: expected settings"),
         ({"method": {"options": {1: 2}}}, r"method\.options: expected options"),
-        ({"method": {"options": {"a": object()}}}, r"method\.options: expected options"),
-        ({"method": {"options": {"a": [float("nan")]}}}, r"method\.options: expected options"),
+        ({"model": {"options": {"a": object()}}}, r"model\.options: expected options"),
+        ({"model": {"options": {"a": [float("nan")]}}}, r"model\.options: expected options"),
         ({"track": "csv"}, r"track: expected a list, each one of csv"),
         ({"track": ["paper"]}, r"track: expected a list, each one of csv"),
     ],
@@ -284,10 +305,10 @@ def test_an_object_made_in_python_is_checked_and_converted_too() -> None:
 
 
 def test_objects_are_frozen_picklable_and_share_nothing() -> None:
-    options = {"eta_beta": [1.0]}
-    config = TrainConfig(method=MethodConfig(options=options))
-    options["eta_beta"].append(2.0)
-    assert config.method.options == {"eta_beta": [1.0]}
+    options = {"decoder_channels": [1.0]}
+    config = TrainConfig(model=ModelConfig(options=options))
+    options["decoder_channels"].append(2.0)
+    assert config.model.options == {"decoder_channels": [1.0]}
     assert TrainConfig().method.options is not TrainConfig().method.options
     assert pickle.loads(pickle.dumps(config)) == config
     with pytest.raises(FrozenInstanceError):
@@ -305,7 +326,7 @@ def test_objects_are_frozen_picklable_and_share_nothing() -> None:
         (b"just text", "expected settings"),
         (b"[" * 5000, "Expected YAML in"),
         (b"a: &a [*a]\n", "unknown key"),
-        (b"method:\n  options:\n    a: &a [*a]\n", "Expected YAML in"),
+        (b"model:\n  options:\n    a: &a [*a]\n", "Expected YAML in"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(
@@ -345,6 +366,85 @@ def test_overrides_change_what_they_name_and_nothing_else() -> None:
         override(config, {"epochs.x": 1})
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.views.trun": 0.5}, r"data\.views\.trun: unknown key\. Near names: 'turn'"),
+        ({"data.views.turn": 1.5}, r"data\.views\.turn: expected a number ≥ 0 and ≤ 1, but got 1\.5"),
+        ({"data.views.max_angle": "wide"}, r"data\.views\.max_angle: expected a whole number, but got 'wide'"),
+        ({"data.views": {"mode": "released", "gamma": 1}}, r"data\.views\.mode: expected affine with gamma"),
+        ({"method.options.eta_betta": 1}, r"method\.options\.eta_betta: unknown key\. Near names: 'eta_beta'"),
+        ({"method.options.eta_beta": "big"}, r"method\.options\.eta_beta: expected a number or null, but got 'big'"),
+        ({"method.options.rho": "rmse"}, r"method\.options\.rho: expected one of rms, mse, euclidean, cosine or null"),
+        ({"method.options.trim_ratio": 1}, r"method\.options\.trim_ratio: expected a number ≥ 0 and < 1 or null"),
+        ({"model.options.encoder_dept": 3}, r"model\.options\.encoder_dept: unknown option of unet\. Near names: 'enc"),
+        ({"model.options.faithful": True}, r"model\.options\.faithful: unknown option of unet"),
+        ({"model.name": "smp:fpn", "model.options.wings": 2}, r"model\.options\.wings: unknown option of smp:fpn"),
+        ({"model.name": "transunet", "model.options.widht": 2}, r"unknown option of transunet\. Near names: 'width'"),
+    ],
+)
+def test_a_wrong_option_is_refused_when_the_configuration_is_read(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        override(TrainConfig(), changes)
+    path = tmp_path / "file.yaml"
+    nested: dict[str, Any] = {}
+    for name, value in changes.items():
+        *parents, last = name.split(".")
+        functools.reduce(lambda inner, parent: inner.setdefault(parent, {}), parents, nested)[last] = value
+    path.write_text(yaml.safe_dump(nested))
+    with pytest.raises(ConfigError, match=message):
+        load(TrainConfig, path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model.options.wings": None},  # null takes an option away
+        {"model.name": "monai:UNet", "model.options.wings": 2},  # known to the library alone
+        {"model.name": "package:factory", "model.options.wings": 2},
+        {"model.name": "smp:Unet/tu-resnet18", "model.options.wings": 2},
+        {"method.name": "of-another-package", "method.options.wings": 2},
+    ],
+)
+def test_options_that_only_others_know_are_left_to_them(changes: dict[str, Any]) -> None:
+    override(TrainConfig(), changes)
+
+
+def test_reading_without_the_libraries_imports_none_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(
+        "model: {options: {wings: 2}}\nmethod: {options: {eta_beta: 8}}\ndata: {views: {turn: 0}}\n", encoding="utf-8"
+    )
+    code = f"""
+import sys
+from adawac.config import TrainConfig, load
+print(load(TrainConfig, {str(path)!r}, libraries=False).model.options, "torch" in sys.modules)"""
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert out.stdout == "{'wings': 2} False\n"
+
+
+def test_method_options_are_the_fields_of_the_objective() -> None:
+    assert set(BUILT_IN_METHODS) == set(_BUILT_IN)
+    theirs, ours = get_type_hints(Objective), get_type_hints(MethodOptions)
+    assert list(ours) == list(theirs)
+    for name, kind in theirs.items():
+        assert ours[name] == kind | None, name
+    wrong = {name: -1 for name, kind in theirs.items() if kind in (float, float | None)}
+    for name, value in {**wrong, "trim_ratio": 1, "rho": "x"}.items():
+        for cls in (Objective, MethodOptions):
+            with pytest.raises(ConfigError, match=name):
+                cls(**{name: value})
+
+
+def test_views_are_built_from_their_options() -> None:
+    config = override(TrainConfig(), {"data.views": {"turn": "0.25", "interpolation": "cubic"}})
+    assert config.data.views == {"turn": 0.25, "interpolation": "cubic"}
+    assert ViewConfig(**config.data.views) == ViewConfig(turn=0.25, interpolation="cubic")
+
+
 def test_assignments_are_read_as_yaml() -> None:
     texts = ["optim.lr=1e-3", "data.image_size=[96, 128]", "model.pretrained=null", "a=b=c", "flag = true"]
     assert assignments(texts) == {
@@ -376,12 +476,13 @@ def test_every_setting_explains_itself() -> None:
         assert leaf.help.endswith("."), leaf
         assert f"# {leaf.help}" in dumps(TrainConfig())
     assert next(leaf for leaf in found if leaf.path == "optim.clip_norm").kind == "a number > 0 or null"
-    assert all("help" in one.metadata for one in fields(TrainConfig))
+    assert all("help" in field.metadata for field in fields(TrainConfig))
 
 
 def test_the_manual_lists_every_setting_with_its_default() -> None:
     manual = (REPOSITORY / "docs" / "how-to" / "configure.md").read_text(encoding="utf-8")
-    for leaf in leaves(TrainConfig):
+    options = (*leaves(ViewConfig, "data.views."), *leaves(MethodOptions, "method.options."))
+    for leaf in (*leaves(TrainConfig), *options):
         default = schema.lines("x", leaf.default)[0].removeprefix("x: ")
         assert f"| `{leaf.path}` | {leaf.kind} | `{default}` | {leaf.help} |" in manual
 

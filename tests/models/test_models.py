@@ -198,11 +198,12 @@ def test_a_library_that_is_not_installed(monkeypatch):
     ("name", "options", "message"),
     [
         ("smp:Linknet/resnet18", {"image_size": 100}, r"divisible by 32 for smp:Linknet/resnet18, but got 100×100"),
-        ("unet", {"encoder_dept": 4}, r"option of smp's Unet, but got 'encoder_dept'\. Near names: 'encoder_depth'"),
+        ("unet", {"encoder_dept": 4}, r"option of unet, but got 'encoder_dept'\. Near names: 'encoder_depth'"),
         ("unet", {"faithful": False}, r"faithful for a TransUNet only, but got it for 'unet'"),
         ("unet", {"num_classes": 0}, r"at least one class .* num_classes=0"),
         ("smp:UnetPlusPlus/mit_b0", {}, r"it refused: "),
-        ("transunet-small", {"size": 3}, r"to take size=3, but it refused"),
+        ("transunet-small", {"size": 3}, r"option of transunet-small, but got 'size'\. Near names"),
+        ("transunet-vit", {"cnn": True}, r"option of transunet-vit, but got 'cnn'"),
         ("transunet-small", {"pretrained": "imagenet"}, r"whose ImageNet weights are known"),
     ],
 )

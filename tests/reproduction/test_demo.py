@@ -52,7 +52,7 @@ def test_the_demo_needs_an_epoch(tmp_path, monkeypatch, capsys):
     assert "Expected at least 1 epoch, but got 0" in capsys.readouterr().err
 
 
-def test_bench_says_what_a_step_costs(capsys, monkeypatch):
+def test_bench_says_what_a_step_costs(capsys, monkeypatch, small_phantom):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the streams for terminals
     words = ["bench", "--model", "smp:Unet/resnet18", "--image-size", "32", "--batch-size", "6", "--steps", "2"]
     assert run([*words, "--json", "--set", "hardware.accelerator=cpu"]) == 0

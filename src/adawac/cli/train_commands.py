@@ -1,5 +1,6 @@
 """`adawac train`, `demo`, `models`, `bench` and `nnunet-path`."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 @app.command(group=TRAIN)
 def train(
-    data: Annotated[Path | None, Parameter(help="The prepared store.")] = None,
+    data: Annotated[Path | None, Parameter(help="The prepared store; the built-in phantom by default.")] = None,
     /,
     *,
     out: Annotated[Path | None, Parameter(help="The run folder to be made.")] = None,
@@ -40,11 +41,13 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a network on a prepared store.
+    """Train a network on a prepared store, or without one on the built-in phantom.
 
     Ctrl-C saves; --resume goes on, and the result is that of a run that was never interrupted.
 
     Example: adawac train store --method adawac --epochs 150 --out runs/adawac
+
+    Example: adawac train --epochs 5 --out runs/phantom
 
     Example: adawac train store --config acdc-unet --out runs/acdc
 
@@ -66,15 +69,14 @@ def train(
         "seed": seed,
         "hardware.devices": devices,
     }
-    given = {path: value for path, value in options.items() if value is not None}
-    given |= assignments(changes)
+    settings = {path: value for path, value in options.items() if value is not None} | assignments(changes)
     if resume and config is None and out is not None:
         from adawac.runs import Run
 
         base = Run(out).own_config()
     else:
         base = TrainConfig() if config is None else load(TrainConfig, recipe_path(config))
-    resolved = override(base, given)
+    resolved = override(base, settings)
     if print_config:
         print_text(dumps(resolved))
         return
@@ -90,6 +92,8 @@ def _train(config: "TrainConfig", out: Path, resume: bool, as_json: bool) -> Non
     from adawac.train import fit
 
     display = Display(quiet=as_json)
+    if config.data.store is None and os.environ.get("RANK", "0") == "0" and not as_json:
+        print_text("No store was given: training on the built-in phantom.\n")
     try:
         run = fit(config, out, resume=resume, watch=display)
     except KeyboardInterrupt:
@@ -173,54 +177,44 @@ def bench(
 
     Example: adawac bench store --model transunet --set hardware.precision=bf16
     """
-    import tempfile
-
     from adawac.cli.display import bar
     from adawac.config import TrainConfig, assignments, override
     from adawac.train.benchmark import measure
 
-    with tempfile.TemporaryDirectory() as folder, bar() as watch:
-        settings = {
-            "data.store": data.absolute() if data else _phantom(Path(folder) / "store", image_size),
-            "model.name": model,
-            "method.name": method,
-            "method.preset": "official",
-            "data.split": split,
-            "data.batch_size": batch_size,
-            "data.image_size": (image_size, image_size),
-            **assignments(changes),
-        }
-        found = measure(
-            override(TrainConfig(), settings), steps=steps, watch=lambda done, total: watch("steps", done, total)
-        )
+    settings = {
+        "data.store": data and data.absolute(),
+        "model.name": model,
+        "method.name": method,
+        "method.preset": "official",
+        "data.split": split,
+        "data.batch_size": batch_size,
+        "data.image_size": image_size,
+        **assignments(changes),
+    }
+    with bar() as watch:
+        config = override(TrainConfig(), settings)
+        measured = measure(config, steps=steps, watch=lambda done, total: watch("steps", done, total))
     if as_json:
-        print_json(found)
+        print_json(measured)
         return
     from rich.table import Table
 
     console = plain_console()
-    size = "×".join(map(str, found["image_size"]))
+    size = "×".join(map(str, measured["image_size"]))
     console.print(
-        f"{found['method']} with {found['model']}, {found['forward']}, {found['precision']}, batches of "
-        f"{found['batch_size']} at {size}, on {found['device']}"
+        f"{measured['method']} with {measured['model']}, {measured['forward']}, {measured['precision']}, batches of "
+        f"{measured['batch_size']} at {size}, on {measured['device']}"
     )
-    how = "replayed as one CUDA graph" if found["captured"] else f"eager ({found['eager_because']})"
-    console.print(f"{found['slices_per_second']:.1f} slices/s: a step takes {found['step_ms']:.1f} ms, {how}")
-    console.print(f"peak memory {found['peak_gib']:.2f} GiB, first step after {found['seconds_to_first_step']:.1f} s")
+    how = "replayed as one CUDA graph" if measured["captured"] else f"eager ({measured['eager_because']})"
+    console.print(f"{measured['slices_per_second']:.1f} slices/s: a step takes {measured['step_ms']:.1f} ms, {how}")
+    console.print(
+        f"peak memory {measured['peak_gib']:.2f} GiB, first step after {measured['seconds_to_first_step']:.1f} s"
+    )
     table = Table("part of a step", "ms", "share", box=None, header_style="bold")
-    total = sum(found["parts_ms"].values())
-    for name, spent in found["parts_ms"].items():
+    total = sum(measured["parts_ms"].values())
+    for name, spent in measured["parts_ms"].items():
         table.add_row(name, f"{spent:.2f}", f"{spent / total:.0%}")
     console.print(table)
-
-
-def _phantom(path: Path, size: int) -> Path:
-    """Make a phantom that fills some batches."""
-    from adawac.data.phantom.scanner import phantom_source
-    from adawac.data.preparation import prepare
-
-    prepare(phantom_source(4, 0, size=min(size, 128)), None, path, progress=False)
-    return path
 
 
 @app.command(group=TRAIN, name="nnunet-path")

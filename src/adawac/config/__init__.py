@@ -1,6 +1,6 @@
 """Configuration: frozen dataclasses that are checked once and go to YAML and back.
 
-`schema` is the machinery (`Config`, `load`, `save`, `override`), `training` the settings of a training run.
+`schema` is the machinery (`Config`, `load`, `save`, `override`), `settings` those of a training run.
 """
 
 from adawac.config.schema import (
@@ -21,10 +21,12 @@ from adawac.config.settings import (
     DataConfig,
     HardwareConfig,
     MethodConfig,
+    MethodOptions,
     ModelConfig,
     OptimConfig,
     TrainConfig,
     ValidationConfig,
+    ViewConfig,
 )
 
 __all__ = [
@@ -33,10 +35,12 @@ __all__ = [
     "HardwareConfig",
     "Leaf",
     "MethodConfig",
+    "MethodOptions",
     "ModelConfig",
     "OptimConfig",
     "TrainConfig",
     "ValidationConfig",
+    "ViewConfig",
     "assignments",
     "dumps",
     "from_dict",

@@ -1,8 +1,9 @@
 """Typed dataclasses ↔ plain data ↔ YAML as people expect it: `1e-4` is a number, a duplicate key is an error."""
 
+import dataclasses
 import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from re import compile
 from typing import Any, NamedTuple, TypeVar, cast, get_origin, get_type_hints
@@ -51,14 +52,14 @@ def parse(text: str | bytes) -> Any:
     """Return the plain data of a YAML text.
 
     Raises:
-        ValueError: With the place, where the text is no YAML.
+        ValueError: With line and column, where the text is not YAML.
     """
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader: it builds plain data and nothing else
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise ValueError(f"{error.problem or error.context}{place}") from error
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise ValueError(f"{error.problem or error.context}{where}") from error
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
 
@@ -96,13 +97,13 @@ def setting(
     limits = {"≥": least, "≤": most, ">": above, "<": below}
     metadata = {"help": help, "limits": {sign: limit for sign, limit in limits.items() if limit is not None}}
     if isinstance(default, dict):  # every object needs its own
-        return cast(T, field(default_factory=lambda: dict(default), metadata=metadata))
-    return field(default=default, metadata=metadata)
+        return cast(T, dataclasses.field(default_factory=lambda: dict(default), metadata=metadata))
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def section(kind: type[C], help: str) -> C:
     """Declare a field that is itself a `Config`, with its defaults."""
-    return field(default_factory=kind, metadata={"help": help})
+    return dataclasses.field(default_factory=kind, metadata={"help": help})
 
 
 class _InvalidError(ConfigError):
@@ -113,7 +114,7 @@ class _InvalidError(ConfigError):
         where = f" in {source}" if source else ""
         what = "this problem" if len(problems) == 1 else f"these {len(problems)} problems"
         listed = "\n".join(f"  {path}: {text}" if path else f"  {text}" for path, text in problems)
-        super().__init__(f"Expected a valid {kind.__name__}{where}, but got {what} to mend:\n{listed}")
+        super().__init__(f"Expected a valid {kind.__name__}{where}, but got {what}:\n{listed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +124,11 @@ class Config:
     def __post_init__(self) -> None:
         problems: Problems = []
         hints = get_type_hints(type(self))
-        for one in fields(self):
-            value = _field_value(one, hints[one.name], getattr(self, one.name), one.name, problems)
-            object.__setattr__(self, one.name, value)
+        for field in fields(self):
+            value = _field_value(field, hints[field.name], getattr(self, field.name), field.name, problems)
+            object.__setattr__(self, field.name, value)
+        for name, kind in {} if problems else self.option_types().items():
+            object.__setattr__(self, name, _option_values(kind, getattr(self, name), name, problems))
         if not problems:
             problems.extend(self.conflicts())
         if problems:
@@ -135,20 +138,31 @@ class Config:
         """Yield (field, what is wrong and what to do) for settings that do not go together."""
         yield from ()
 
+    def option_types(self) -> "Mapping[str, type[Config]]":
+        """Return, for each field of options that are known, the class that has them as its fields."""
+        return {}
 
-def from_dict(cls: type[C], data: Mapping[str, Any], *, source: str | None = None) -> C:
+    def library_conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, what is wrong) for options that only another library knows, which has to be imported."""
+        yield from ()
+
+
+def from_dict(cls: type[C], data: Mapping[str, Any], *, source: str | None = None, libraries: bool = True) -> C:
     """Build a `Config` from plain data.
 
     Args:
         cls: The class to build.
         data: Values by field name, sections as mappings; what is left out keeps its default.
         source: Where the data comes from, for the error message.
+        libraries: Check the options of other libraries, too, which imports these.
 
     Raises:
         ConfigError: With every unknown key, wrong type, value outside its limits and impossible combination.
     """
     problems: Problems = []
     built = _build(cls, data, "", problems)
+    if built is not None and libraries:
+        problems.extend(built.library_conflicts())
     if problems:
         raise _InvalidError(cls, problems, source)
     return cast(C, built)
@@ -156,22 +170,22 @@ def from_dict(cls: type[C], data: Mapping[str, Any], *, source: str | None = Non
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Return the settings as plain data: mappings, lists, text and numbers."""
-    values = ((one.name, getattr(config, one.name)) for one in fields(config))
+    values = ((field.name, getattr(config, field.name)) for field in fields(config))
     return {name: to_dict(value) if isinstance(value, Config) else plain(value) for name, value in values}
 
 
-def load(cls: type[C], path: Path | str) -> C:
-    """Read a YAML file; what it leaves out keeps its default."""
+def load(cls: type[C], path: Path | str, *, libraries: bool = True) -> C:
+    """Read a YAML file; what it leaves out keeps its default. `libraries` is that of `from_dict`."""
     path = Path(path)
     if not path.is_file():
         raise MissingFileError(f"Expected a configuration file, but {path} does not exist. Check the path.")
     try:
         data = parse(path.read_bytes())
-        return from_dict(cls, {} if data is None else data, source=str(path))
+        return from_dict(cls, {} if data is None else data, source=str(path), libraries=libraries)
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"Expected YAML in {path}, but got: {error}. Mend the file.") from error
+        raise ConfigError(f"Expected YAML in {path}, but got: {error}. Fix the file.") from error
 
 
 def dumps(config: Config) -> str:
@@ -192,15 +206,15 @@ def override(config: C, changes: Mapping[str, Any]) -> C:
     data = to_dict(config)
     for path, value in changes.items():
         *parents, last = path.split(".")
-        place = data
+        parts = data
         for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
+            parts = parts.setdefault(parent, {})
+            if not isinstance(parts, dict):
                 raise ConfigError(
                     f"Expected the path of a setting, but got {path!r}: {parent!r} has no parts. Shorten it."
                 )
-        old = place.get(last)
-        place[last] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
+        old = parts.get(last)
+        parts[last] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
     return from_dict(type(config), data, source="the changes " + ", ".join(changes))
 
 
@@ -230,13 +244,13 @@ class Leaf(NamedTuple):
 def leaves(cls: type[Config], prefix: str = "") -> Iterator[Leaf]:
     """Yield every setting of a class, those of its sections included."""
     hints = get_type_hints(cls)
-    for one in fields(cls):
-        kind, path = hints[one.name], prefix + one.name
+    for field in fields(cls):
+        kind, path = hints[field.name], prefix + field.name
         if _is_config(kind):
             yield from leaves(kind, f"{path}.")
         else:
-            default = one.default if one.default_factory is MISSING else one.default_factory()
-            yield Leaf(path, describe(kind, _limits(one)), plain(default), one.metadata.get("help", ""))
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            yield Leaf(path, describe(kind, _limits(field)), plain(default), field.metadata.get("help", ""))
 
 
 def _build(cls: type[C], data: Any, path: str, problems: Problems) -> C | None:
@@ -247,13 +261,13 @@ def _build(cls: type[C], data: Any, path: str, problems: Problems) -> C | None:
         problems.append((path, f"expected settings (key: value), but got {data!r}. Indent its settings below it."))
         return None
     before, hints = len(problems), get_type_hints(cls)
-    known = {one.name: one for one in fields(cls)}
+    known = {field.name: field for field in fields(cls)}
     problems.extend((_join(path, str(key)), _unknown(str(key), path, hints)) for key in data if key not in known)
     values: dict[str, Any] = {}
-    for name, one in known.items():
+    for name, field in known.items():
         if name in data:
-            values[name] = _field_value(one, hints[name], data[name], _join(path, name), problems)
-        elif one.default is MISSING and one.default_factory is MISSING:
+            values[name] = _field_value(field, hints[name], data[name], _join(path, name), problems)
+        elif field.default is MISSING and field.default_factory is MISSING:
             problems.append((_join(path, name), f"is missing. Give {describe(hints[name])}."))
     if len(problems) > before:
         return None
@@ -264,16 +278,22 @@ def _build(cls: type[C], data: Any, path: str, problems: Problems) -> C | None:
         return None
 
 
-def _field_value(one: "Field[Any]", kind: Any, value: Any, path: str, problems: Problems) -> Any:
+def _option_values(cls: type[Config], options: dict[str, Any], path: str, problems: Problems) -> dict[str, Any]:
+    """Return options as the fields of a class have them; those that are left out stay so."""
+    built = _build(cls, options, path, problems)
+    return {} if built is None else {name: getattr(built, name) for name in options}
+
+
+def _field_value(field: "Field[Any]", kind: Any, value: Any, path: str, problems: Problems) -> Any:
     if _is_config(kind):
         return _build(kind, value, path, problems)
     before = len(problems)
     value = convert(kind, value, path, problems)
     if len(problems) == before:
         numbers = [v for v in (value if isinstance(value, tuple) else [value]) if isinstance(v, int | float)]
-        limits = one.metadata.get("limits", {}).items()
+        limits = field.metadata.get("limits", {}).items()
         if not all(_SIGNS[sign](number, limit) for sign, limit in limits for number in numbers):
-            problems.append((path, f"expected {describe(kind, _limits(one))}, but got {value!r}."))
+            problems.append((path, f"expected {describe(kind, _limits(field))}, but got {value!r}."))
     return value
 
 
@@ -284,8 +304,8 @@ def _unknown(key: str, path: str, hints: Mapping[str, Any]) -> str:
     return text + (f" An option to be passed on goes into {mappings[0]}." if mappings else "")
 
 
-def _limits(one: "Field[Any]") -> str:
-    return " and ".join(f"{sign} {limit:g}" for sign, limit in one.metadata.get("limits", {}).items())
+def _limits(field: "Field[Any]") -> str:
+    return " and ".join(f"{sign} {limit:g}" for sign, limit in field.metadata.get("limits", {}).items())
 
 
 def _is_config(kind: Any) -> bool:
@@ -297,12 +317,12 @@ def _join(path: str, name: str) -> str:
 
 
 def _lines(config: Config) -> Iterator[str]:
-    for one in fields(config):
-        value = getattr(config, one.name)
-        if one.metadata.get("help"):
-            yield f"# {one.metadata['help']}"
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.metadata.get("help"):
+            yield f"# {field.metadata['help']}"
         if isinstance(value, Config):
-            yield f"{one.name}:"
+            yield f"{field.name}:"
             yield from (f"  {line}" for line in _lines(value))
         else:
-            yield from lines(one.name, plain(value))
+            yield from lines(field.name, plain(value))

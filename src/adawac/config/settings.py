@@ -2,12 +2,81 @@
 
 # ruff: noqa: RUF009  (`setting` and `section` are `dataclasses.field` with a help text)
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from adawac.config.schema import Config, section, setting
+from adawac.errors import near
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewConfig(Config):
+    """The distribution of views; the defaults are the paper's."""
+
+    turn: float = setting(0.5, "Probability of a turn by k·90° and a flip along a random axis.", least=0, most=1)
+    rotate: float = setting(1.0, "Probability of a small rotation where there is no such turn.", least=0, most=1)
+    max_angle: int = setting(20, "Rotate by whole degrees in [-max_angle, max_angle).", least=0, most=180)
+    scale: float = setting(0.0, "Enlarge by a factor in [1 - scale, 1 + scale].", least=0, most=0.95)
+    shift: float = setting(0.0, "Move by up to this fraction of the image along each in-plane axis.", least=0, most=1)
+    gamma: float = setting(
+        0.0, "Raise intensities, scaled to their range, to a power in [1/(1 + gamma), 1 + gamma].", least=0, most=100
+    )
+    noise: float = setting(0.0, "Add normal noise with a standard deviation in [0, noise].", least=0)
+    interpolation: Literal["nearest", "bilinear", "cubic"] = setting(
+        "bilinear", "How images are read; labels are read by nearest neighbour."
+    )
+    mode: Literal["affine", "released"] = setting(
+        "affine", "An affine map, or the released code's transform with SciPy's numbers, on the CPU."
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield what the released code's transform cannot do."""
+        extras = [name for name in ("scale", "shift", "gamma", "noise") if getattr(self, name)]
+        if self.mode == "released" and extras:
+            yield "mode", f"expected affine with {', '.join(extras)}, but got 'released', which has no such options."
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions(Config):
+    """The fields of `adawac.Objective`, without torch; null keeps the preset's value."""
+
+    eta_beta: float | None = setting(None, "Step size of the weights.", least=0)
+    lambda_ac: float | None = setting(None, "λ, the factor of the consistency.", least=0)
+    rho: Literal["rms", "mse", "euclidean", "cosine"] | None = setting(None, "The distance of two latents.")
+    aligned: bool | None = setting(None, "Undo the views' maps before latents are compared.")
+    views: Literal["first", "both"] | None = setting(None, "Which views are supervised.")
+    dice: Literal["sample", "batch"] | None = setting(None, "One Dice for each sample, or one for the batch.")
+    denominator: Literal["l1", "squared"] | None = setting(None, "Dice's denominator.")
+    smooth: float | None = setting(None, "Added to Dice's numerator and denominator.", least=0)
+    scale: float | None = setting(None, "Factor of the whole loss.", least=0)
+    addition: Literal["sum", "mean"] | None = setting(None, "What CE plus ACR without weights means.")
+    trim_ratio: float | None = setting(None, "Fraction that trim-ratio drops.", least=0, below=1)
+    trim_rule: Literal["count", "quantile"] | None = setting(None, "How trim-ratio finds what it drops.")
+    trim_dice: bool | None = setting(None, "Divide Dice and ACR by the number of samples kept, too.")
+    reweighting: Literal["log-odds", "batch"] | None = setting(None, "How reweight-only normalises its weights.")
+    entropy_max: float | None = setting(None, "ε of pm-dro.", least=0)
+    sparse_threshold: float | None = setting(None, "Largest foreground share of a label-sparse sample.", least=0)
+    ignore_index: int | None = setting(None, "Label of pixels that count nowhere.")
+    supervision: tuple[float, ...] | None = setting(None, "Weights of a list of logits.")
+    validate: bool | None = setting(None, "Check label and index values in every step.")
+
+
+# Methods of other packages may have further options.
+BUILT_IN_METHODS = (
+    "baseline",
+    "pair",
+    "trim-train",
+    "trim-train+acr",
+    "trim-ratio",
+    "trim-ratio+acr",
+    "pseudo-adawac",
+    "acr-only",
+    "reweight-only",
+    "pm-dro",
+    "adawac",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +88,15 @@ class DataConfig(Config):
     split: str = setting("paper", "Who trains and tests: paper, stratified, fold:K/N, or a folder with train.txt.")
     image_size: tuple[int, int] = setting((224, 224), "Height and width of the network's input.", least=1)
     batch_size: int = setting(24, "Samples in a batch, over all devices; the last batch may be smaller.", least=1)
-    views: dict[str, Any] = setting({}, "Options of the random views, for `adawac.data.views.ViewConfig`.")
+    views: dict[str, Any] = setting({}, "Options of the random views, for `adawac.config.ViewConfig`.")
     residence: Literal["auto", "device", "stream"] = setting(
         "auto", "Keep the samples in device memory, or stream them; auto: in memory if they fit."
     )
     workers: int = setting(2, "Processes that read samples where these are streamed.", least=0)
+
+    def option_types(self) -> Mapping[str, type[Config]]:
+        """Return what the options of the views are."""
+        return {"views": ViewConfig}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +119,10 @@ class MethodConfig(Config):
     )
     options: dict[str, Any] = setting({}, "Options that replace the preset's, for `adawac.build_method`.")
     hold_epochs: int = setting(0, "Epochs in which all weights stay at one half; the paper's move at once.", least=0)
+
+    def option_types(self) -> Mapping[str, type[Config]]:
+        """Return what the options of our own methods are."""
+        return {"options": MethodOptions} if self.name in BUILT_IN_METHODS else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,3 +221,14 @@ class TrainConfig(Config):
         if self.data.batch_size < ranks:
             problem = f"expected a sample for each of {ranks} devices, but got {self.data.batch_size}."
             yield "data.batch_size", f"{problem} Enlarge the batch, or take fewer devices."
+
+    def library_conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield the options that the network does not have, as far as that is known without building it."""
+        model = self.model
+        options = {name for name, value in model.options.items() if value is not None}  # null takes an option away
+        if options - ({"faithful"} if model.name.startswith("transunet") else set()):
+            from adawac.models.networks import option_names
+
+            known = option_names(model.name)
+            for name in sorted(options - known if known else ()):
+                yield f"model.options.{name}", f"unknown option of {model.name}. Near names: {near(name, known or ())}."

@@ -40,12 +40,12 @@ def describe(kind: Any, limits: str = "") -> str:
     """Say in words what an annotation accepts; `limits` are those of its numbers."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
-        return "one of " + ", ".join(str(one) for one in arguments) if len(arguments) > 1 else str(arguments[0])
+        return "one of " + ", ".join(str(choice) for choice in arguments) if len(arguments) > 1 else str(arguments[0])
     if origin in (Union, UnionType):
-        return " or ".join(describe(one, limits) for one in arguments)
+        return " or ".join(describe(argument, limits) for argument in arguments)
     if origin is tuple:
         count = "" if arguments[-1] is Ellipsis else f" of {len(arguments)}"
-        kinds = dict.fromkeys(describe(one, limits) for one in arguments if one is not Ellipsis)
+        kinds = dict.fromkeys(describe(argument, limits) for argument in arguments if argument is not Ellipsis)
         alone = f"{describe(int, limits)} for both, or " if arguments == _SIZE else ""
         return f"{alone}a list{count}, each {' or '.join(kinds)}"
     if origin is dict or kind is dict:
@@ -59,9 +59,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return _from_home(value)
     if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     return value
 
 
@@ -82,16 +82,15 @@ def _convert(kind: Any, value: Any) -> Any:
 
 
 def _literal(allowed: tuple[Any, ...], value: Any) -> Any:
-    for one in allowed:
-        if type(one) is type(value) and one == value:  # True is not 1
-            return one
+    for choice in allowed:
+        if type(choice) is type(value) and choice == value:  # True is not 1
+            return choice
     raise _RefusedError
 
 
 def _union(kinds: tuple[Any, ...], value: Any) -> Any:
-    for kind in sorted(
-        kinds, key=lambda kind: kind is not type(value)
-    ):  # its own type first: "7" stays text in str | int
+    own_type_first = sorted(kinds, key=lambda kind: kind is not type(value))  # "7" stays text in str | int
+    for kind in own_type_first:
         try:
             return _convert(kind, value)
         except _RefusedError:
@@ -105,16 +104,16 @@ def _tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if not isinstance(value, tuple | list):
         raise _RefusedError
     if kinds[-1] is Ellipsis:
-        return tuple(_convert(kinds[0], one) for one in value)
+        return tuple(_convert(kinds[0], item) for item in value)
     if len(kinds) != len(value):
         raise _RefusedError
-    return tuple(_convert(kind, one) for kind, one in zip(kinds, value, strict=True))
+    return tuple(_convert(kind, item) for kind, item in zip(kinds, value, strict=True))
 
 
 def _options(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise _RefusedError
-    return {key: _anything(one) for key, one in value.items()}
+    return {key: _anything(item) for key, item in value.items()}
 
 
 def _anything(value: Any) -> Any:
@@ -122,7 +121,7 @@ def _anything(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _options(value)
     if isinstance(value, tuple | list):
-        return [_anything(one) for one in value]
+        return [_anything(item) for item in value]
     if isinstance(value, float) and math.isnan(value):
         raise _RefusedError
     if value is None or type(value) in (bool, int, float, str):

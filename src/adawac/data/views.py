@@ -3,8 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -12,8 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adawac.data.resample import Interpolation, Ragged, warp
-from adawac.errors import ConfigError, DataError, ShapeError
+from adawac.config import ViewConfig
+from adawac.data.resample import Ragged, warp
+from adawac.errors import DataError, ShapeError
 
 Word = int | Tensor
 _STEP = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio: consecutive words land far apart
@@ -49,53 +49,6 @@ def sample_keys(ids: Iterable[str]) -> Int[Tensor, " n"]:
 def random_order(seed: int, epoch: int, sample: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Return the rows in the random order of an epoch, a function of (seed, epoch) and of which samples there are."""
     return random_bits(sample, seed, epoch, -2).argsort(stable=True)
-
-
-Mode = Literal["affine", "released"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewConfig:
-    """The distribution of views; the defaults are the paper's.
-
-    Attributes:
-        turn: Probability of a turn by k·90° (k = 0..3) followed by a flip along one random axis.
-        rotate: Probability of a rotation by a small angle where there is no such turn.
-        max_angle: A small angle is an integer of degrees in [-max_angle, max_angle).
-        scale: Enlarge by a factor in [1 - scale, 1 + scale].
-        shift: Move by up to this fraction of the image's size along each in-plane axis.
-        gamma: Raise intensities, scaled to the image's own range, to a power in [1/(1 + gamma), 1 + gamma].
-        noise: Add normal noise with a standard deviation in [0, noise].
-        interpolation: For images: `bilinear` or `cubic`. Labels are read by nearest neighbour.
-        mode: `affine`, or `released` for the released code's own transform with SciPy's numbers, on the CPU.
-    """
-
-    turn: float = 0.5
-    rotate: float = 1.0
-    max_angle: int = 20
-    scale: float = 0.0
-    shift: float = 0.0
-    gamma: float = 0.0
-    noise: float = 0.0
-    interpolation: Interpolation = "bilinear"
-    mode: Mode = "affine"
-
-    def __post_init__(self) -> None:
-        limits = {"turn": 1.0, "rotate": 1.0, "max_angle": 180, "scale": 0.95, "shift": 1.0, "gamma": 100.0}
-        for name, limit in {**limits, "noise": np.inf}.items():
-            if not 0 <= getattr(self, name) <= limit:
-                raise ConfigError(f"Expected views.{name} in [0, {limit}], but got {getattr(self, name)}.")
-        for name, kind in (("interpolation", Interpolation), ("mode", Mode)):
-            if getattr(self, name) not in get_args(kind):
-                raise ConfigError(
-                    f"Expected views.{name} to be one of {get_args(kind)}, but got {getattr(self, name)!r}."
-                )
-        extras = [name for name in ("scale", "shift", "gamma", "noise") if getattr(self, name)]
-        if self.mode == "released" and extras:
-            raise ConfigError(
-                f"Expected the released code's transform alone, but got {extras} with mode 'released'. "
-                "Use mode 'affine'."
-            )
 
 
 #: No augmentation: a view is the resized image.

@@ -20,6 +20,7 @@ from adawac.models.networks import (
     accepted,
     as_built,
     custom_network,
+    option_names,
     smp_architectures,
     smp_encoders,
     smp_names,
@@ -78,9 +79,13 @@ def build_untrained(
     if len(size) != 2 or min(size) < 1 or num_classes < 1 or in_channels < 1:
         raise ConfigError(
             "Expected at least one class and one channel, and a positive height and width, but got "
-            f"num_classes={num_classes}, in_channels={in_channels}, image_size={image_size}. Correct them."
+            f"num_classes={num_classes}, in_channels={in_channels}, image_size={image_size}."
         )
     factory = _factory(name)
+    known = option_names(name)
+    for option in options:
+        if known is not None and option not in known:
+            raise ConfigError(f"Expected an option of {name}, but got {option!r}. Near names: {near(option, known)}.")
     given = {"num_classes": num_classes, "in_channels": in_channels, "image_size": size}
     try:
         return as_built(factory(**accepted(factory, given), **options), name)

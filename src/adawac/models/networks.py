@@ -12,10 +12,6 @@ from adawac.errors import ConfigError, UnknownNameError, near
 from adawac.models.libraries import MODELS, Built, Size, library, quietly
 from adawac.models.transunet import TransUNet
 
-# Factories: each is called with those of num_classes, in_channels and image_size that it has parameters for, and with
-# options. Those of other packages may return a network alone or (network, tap) instead of a `Built`.
-
-
 # -- segmentation_models_pytorch, and timm through it ------------------------------------------------------------------
 
 
@@ -26,7 +22,6 @@ def smp_network(name: str, num_classes: int, in_channels: int, image_size: Size,
     architecture = _smp_architecture(wanted)
     encoder = encoder or _default_encoder(architecture)
     _check_encoder(encoder)
-    _check_smp_options(getattr(smp, architecture), encoder, options)
     if architecture == "DPT":  # its transformer would otherwise take the size that it was pretrained with only
         options.setdefault("dynamic_img_size", True)
     with quietly():  # smp's own `timm-` names are deprecated, but still offered
@@ -86,16 +81,6 @@ def _check_encoder(name: str) -> None:
         raise UnknownNameError(
             f"Expected one of smp's encoders or tu-NAME for one of timm's, but got {name!r}. Near names: "
             f"{near(name, known)}."
-        )
-
-
-def _check_smp_options(architecture: Any, encoder: str, options: Mapping[str, Any]) -> None:
-    known = inspect.signature(architecture).parameters
-    unknown = [name for name in options if name not in known]
-    if unknown and not encoder.startswith("tu-"):  # timm's encoders take more, and check it; smp's own would ignore it
-        raise ConfigError(
-            f"Expected an option of smp's {architecture.__name__}, but got {unknown[0]!r}. Near names: "
-            f"{near(unknown[0], set(known) - {'kwargs'})}."
         )
 
 
@@ -224,6 +209,23 @@ def accepted(function: Callable[..., Any], given: dict[str, Any], loose: tuple[s
     parameters = inspect.signature(function).parameters
     anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     return {name: value for name, value in given.items() if name in parameters or (anything and name not in loose)}
+
+
+def option_names(name: str) -> set[str] | None:
+    """Return the names of a network's options; None where only building it tells."""
+    if name in ("transunet", "transunet-vit", "transunet-small"):
+        fixed = {"num_classes", "in_channels", "image_size", *(["cnn"] if name == "transunet-vit" else [])}
+        return set(inspect.signature(TransUNet).parameters) - fixed
+    family, _, rest = ("smp:Unet/resnet34" if name == "unet" else name).partition(":")
+    if family != "smp":
+        return None
+    architecture, _, encoder = rest.partition("/")
+    architecture = _smp_architecture(architecture)
+    if (encoder or _default_encoder(architecture)).startswith("tu-"):
+        return None  # timm's encoders take more, and check it; smp's own would ignore it
+    smp = library("segmentation_models_pytorch", "segmentation-models-pytorch")
+    fixed = {"encoder_name", "encoder_weights", "in_channels", "classes", "kwargs"}
+    return set(inspect.signature(getattr(smp, architecture)).parameters) - fixed
 
 
 FAMILIES: Mapping[str, Callable[..., Built]] = {"smp": smp_network, "timm": timm_network, "monai": monai_network}

@@ -88,7 +88,7 @@ class Run:
     @cached_property
     def config(self) -> TrainConfig | None:
         """The resolved configuration, or None."""
-        return self._give(layout.CONFIG, lambda path: load(TrainConfig, path), None)
+        return self._give(layout.CONFIG, lambda path: load(TrainConfig, path, libraries=False), None)
 
     def own_config(self) -> TrainConfig:
         """Return the configuration to go on with, or say why there is none."""

@@ -2,9 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,12 +13,12 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from adawac.algorithm import Criterion
-from adawac.config import OptimConfig, TrainConfig
+from adawac.config import OptimConfig, TrainConfig, ViewConfig, override
 from adawac.data.loader import Loader, batch_limits
+from adawac.data.phantom.phantom_files import phantom_store
 from adawac.data.splits import resolve_split
 from adawac.data.store import Samples, Store
-from adawac.data.views import ViewConfig
-from adawac.errors import ConfigError, near
+from adawac.errors import ConfigError
 from adawac.kernels import fuse
 from adawac.methods import build_method
 from adawac.models import build
@@ -172,7 +171,9 @@ def set_up(config: TrainConfig, fabric: Fabric | None = None) -> Trainer:
     config = settled(config)
     fabric = build_fabric(config) if fabric is None else fabric
     check_trackers(config.track)
-    store = Store(_store_path(config))
+    store = Store(config.data.store or phantom_store())
+    if config.data.store is None:
+        config = override(config, {"data.store": store.path})  # the run folder names it
     table = resolve_split(store.table, config.data.split, config.seed)
     samples = store.samples("train", config.data.subset, config.seed, table)
     validation = list(table.take(table.split == "val").cases)
@@ -222,7 +223,7 @@ def set_up(config: TrainConfig, fabric: Fabric | None = None) -> Trainer:
         samples,
         config.data.image_size,
         batch_size=config.data.batch_size,
-        views=_view_config(config.data.views),
+        views=ViewConfig(**config.data.views),
         seed=config.seed,
         device=fabric.device,
         budget={"auto": 0.5, "device": float("inf"), "stream": 0.0}[config.data.residence],
@@ -244,17 +245,3 @@ def set_up(config: TrainConfig, fabric: Fabric | None = None) -> Trainer:
         optimizer=optimizer,
         averaged=averaged,
     )
-
-
-def _view_config(options: Mapping[str, Any]) -> ViewConfig:
-    known = {field.name for field in fields(ViewConfig)}
-    for name in options:
-        if name not in known:
-            raise ConfigError(f"Expected an option of data.views, but got {name!r}. Near names: {near(name, known)}.")
-    return ViewConfig(**options)
-
-
-def _store_path(config: TrainConfig) -> Path:
-    if config.data.store is None:
-        raise ConfigError("Expected a prepared store to train on, but got none. Give the folder `adawac prepare` made.")
-    return config.data.store

@@ -1,6 +1,9 @@
 """The phantom as files, in the layouts that people have: for tests, tutorials and trials of other tools."""
 
+import hashlib
 import json
+import logging
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,12 @@ import numpy as np
 from adawac.data.cases import Case, CaseRef
 from adawac.data.phantom.patient import CLASS_NAMES, Patient
 from adawac.data.phantom.scanner import make_case, phantom_source
+from adawac.data.preparation import prepare
 from adawac.data.preprocessing import CT
+from adawac.data.store import FORMAT_VERSION, is_store
+from adawac.errors import BusyError
+
+log = logging.getLogger(__name__)
 
 #: The Synapse training cases: slices, first and last slice with a label.
 SYNAPSE_TRAINING = {
@@ -105,3 +113,29 @@ def write_nifti_layout(dest: Path | str, num_patients: int = 4, seed: int = 0, *
     }
     (dest / "dataset.json").write_text(json.dumps(description, indent=2), encoding="utf-8")
     return dest
+
+
+def phantom_store(num_patients: int = 16, seed: int = 0, **options: Any) -> Path:
+    """Return the folder of a store of the phantom, prepared once into the user's cache.
+
+    The cache is `$XDG_CACHE_HOME/adawac`, by default ~/.cache/adawac. Where several processes ask at once, one of them
+    prepares and the others wait.
+
+    Args:
+        num_patients: How many scans.
+        seed: Other seeds are other patients.
+        **options: Further options of `adawac.data.phantom.phantom_source`.
+    """
+    from adawac import __version__
+
+    source = phantom_source(num_patients, seed, **options)
+    content = json.dumps([FORMAT_VERSION, __version__, num_patients, source.options()], default=str)
+    name = f"phantom-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "adawac" / name
+    while not is_store(folder):
+        log.info("Preparing the phantom: %s", folder)
+        try:
+            prepare(source, None, folder, workers=1, progress=False)
+        except BusyError:  # another process is preparing it
+            continue
+    return folder
