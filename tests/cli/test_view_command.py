@@ -81,8 +81,8 @@ def test_no_browser_is_told_how_to_go_on(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere.nii"], "nowhere.nii is not there. Correct the path."),
-        (["{scan}", "--labels", "nowhere.nii"], "nowhere.nii is not there. Correct the path."),
+        (["nowhere.nii"], "nowhere.nii does not exist"),
+        (["{scan}", "--labels", "nowhere.nii"], "nowhere.nii does not exist"),
         (["{scan}", "--port", "70000"], "Expected a port from 0 to 65535, but got 70000."),
         (["{scan}", "--port", "x"], 'unable to convert "x" into int. See `adawac view --help`.'),
         ([], "See `adawac view --help`."),

@@ -237,7 +237,7 @@ def truncate(path: Path) -> Path:
 
 
 def test_a_missing_scan(tmp_path: Path):
-    with pytest.raises(MissingFileError, match=r"nowhere\.nii is not there\. Correct the path"):
+    with pytest.raises(MissingFileError, match=r"nowhere\.nii does not exist"):
         build_scene(tmp_path / "nowhere.nii")
 
 
@@ -282,7 +282,7 @@ def test_a_scan_is_no_label_map(tmp_path: Path, scan: Path):
 
 
 def test_other_bad_label_maps(tmp_path: Path, scan: Path):
-    with pytest.raises(MissingFileError, match=r"nowhere\.nii is not there"):
+    with pytest.raises(MissingFileError, match=r"nowhere\.nii does not exist"):
         build_scene(scan, [tmp_path / "nowhere.nii"])
     with pytest.raises(DataError, match=r"Expected a 3D label map, but got shape \(30, 24, 18, 2\)"):
         build_scene(scan, [save(tmp_path / "two.nii", np.zeros((*SHAPE, 2), np.uint8))])
@@ -312,5 +312,5 @@ def test_the_page_has_no_inline_script_or_style_which_its_policy_would_stop():
 def test_a_scan_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "closed.nii").write_text("no NIfTI at all")
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(DataError, match=r"closed\.nii may not be read\. Change its permissions"):
+    with pytest.raises(DataError, match=r"closed\.nii is not readable\. Change its permissions"):
         build_scene(tmp_path / "closed.nii")

@@ -52,7 +52,7 @@ def root(viewer: Viewer) -> str:
 def test_it_answers_the_page_and_each_of_its_files(viewer: Viewer):
     status, headers, page = ask(viewer, root(viewer))
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    for name in ("viewer.js", "viewer.css", "niivue.umd.js", "theme.js", "icon.svg"):
+    for name in ("viewer.js", "viewer.css", "niivue.umd.js", "theme.js", "theme.css", "icon.svg"):
         assert f'"{name}"'.encode() in page
         assert ask(viewer, root(viewer) + name)[0] == 200
     scene = json.loads(ask(viewer, root(viewer) + "scene.json")[2])

@@ -64,7 +64,7 @@ def write_report(
 def render(report: Report, *, refresh: float | None = None) -> str:
     """Return the HTML text of a report; the same report gives the same text."""
     data = {**report.data, "refresh": refresh, "blobs": len(report.blobs)}
-    theme, script, style = _asset("theme.js"), _script(), _asset("report.css")
+    theme, script, style = _asset("theme.js"), _script(), _asset("theme.css") + _asset("report.css")
     policy = (
         f"default-src 'none'; script-src {_source(theme)} {_source(script)}; style-src {_source(style)}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"

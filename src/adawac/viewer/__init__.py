@@ -1,6 +1,6 @@
 """A scan with its label maps in the browser, on this computer alone: `adawac.viewer.view("scan.nii.gz", ["a.nii.gz"])`.
 
-`scans` and `labels` read what is shown, `scene` describes it to the page in `page/`, `server` answers that page.
+`layers` reads what is shown, `scene` describes it to the page in `page/`, `server` answers that page.
 """
 
 from adawac.viewer.scene import Scene, build_scene

@@ -1,4 +1,4 @@
-"""Everything that the page needs: what the server has, and a description of it as plain data."""
+"""Everything that the page needs: the files that the server has, and their description as plain data."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,8 @@ import numpy as np
 
 import adawac
 from adawac.figures.style import class_colour
-from adawac.viewer.image_layer import Affine, Scan, read_scan
-from adawac.viewer.label_layer import LabelMap, read_label_map
+from adawac.viewer.layers import ImageLayer, LabelLayer, Layer, read_image_layer, read_label_layer
 from adawac.viewer.server import Resource
-
-__all__ = ["Scene", "build_scene"]
 
 _KINDS = {
     ".css": "text/css; charset=utf-8",
@@ -31,8 +28,8 @@ class Scene:
     """A scan with its layers.
 
     Attributes:
-        resources: All that the server has, by name.
-        description: What the page is told, as plain data.
+        resources: All files that the server has, by name.
+        description: What the page shows, as plain data.
         notes: What a reader should know: volumes that were left out, grids that differ.
     """
 
@@ -43,21 +40,19 @@ class Scene:
 
 def build_scene(scan: Path | str, labels: Iterable[Path | str] = ()) -> Scene:
     """Read a scan and its label maps."""
-    base = read_scan(Path(scan))
-    layers = [read_label_map(Path(one), base) for one in labels]
+    base = read_image_layer(Path(scan))
+    layers = [read_label_layer(Path(path), base) for path in labels]
     notes = (*base.notes, *(note for layer in layers for note in layer.notes))
     volumes = {f"volumes/0{base.ending}": base.resource}
     volumes |= {f"volumes/{number}.nii.gz": layer.resource for number, layer in enumerate(layers, start=1)}
     description = {
         "version": adawac.__version__,
-        "scan": {"title": base.path.resolve().name, **_place(base), "range": base.range},
+        "scan": {"title": base.path.resolve().name, **_grid(base), "range": base.range},
         "layers": [
             {
                 "title": title,
-                **_place(layer),
-                "values": layer.values,
-                "voxels": layer.voxels,
-                "background": layer.background,
+                **_grid(layer),
+                **{name: getattr(layer, name) for name in ("values", "voxels", "background")},
             }
             for title, layer in zip(_titles([layer.path for layer in layers]), layers, strict=True)
         ],
@@ -73,40 +68,33 @@ def build_scene(scan: Path | str, labels: Iterable[Path | str] = ()) -> Scene:
 
 @cache
 def _page() -> dict[str, Resource]:
-    """Return the page's own files; nothing in them comes from the data."""
+    """Return the files of the page, none of which depends on the data."""
     package, report = files("adawac.viewer"), files("adawac.report")
-    own = {one.name: one for one in (package / "page").iterdir()}
-    own["niivue.umd.js"] = package / "vendor" / "niivue" / "niivue.umd.js"
-    own["theme.js"] = report / "assets" / "theme.js"
-    own[""] = own.pop("page.html")
-    return {name: Resource(kind=_KINDS[Path(one.name).suffix], body=one.read_bytes()) for name, one in own.items()}
+    page = {file.name: file for file in (package / "page").iterdir()}
+    page["niivue.umd.js"] = package / "vendor" / "niivue" / "niivue.umd.js"
+    page |= {name: report / "assets" / name for name in ("theme.js", "theme.css")}
+    page[""] = page.pop("page.html")
+    return {name: Resource(kind=_KINDS[Path(file.name).suffix], body=file.read_bytes()) for name, file in page.items()}
 
 
-def _place(volume: Scan | LabelMap) -> dict[str, Any]:
-    """Return a volume's grid: how to find the voxel at a place in the world, and how much of that a voxel is."""
+def _grid(volume: Layer) -> dict[str, Any]:
+    """Return a volume's grid: how to find the voxel at a point in the world, and a voxel's size."""
     return {
         "shape": volume.shape,
         "inverse": np.linalg.inv(volume.affine).tolist(),
         "spacing": np.linalg.norm(volume.affine[:3, :3], axis=0).tolist(),
-        "millilitres": _voxel_size(volume.affine),
+        "millilitres": float(abs(np.linalg.det(volume.affine[:3, :3]))) / 1000,
     }
 
 
-def _start(scan: Scan, layers: Sequence[LabelMap]) -> list[float]:
+def _start(scan: ImageLayer, layers: Sequence[LabelLayer]) -> list[float]:
     """Return where to look first: the middle of what the first label map labels, or else of the scan."""
-    affine, middle = scan.affine, tuple((side - 1) / 2 for side in scan.shape)
-    for layer in layers:
-        if layer.middle is not None:
-            affine, middle = layer.affine, layer.middle
-            break
-    return [float(one) for one in (affine @ (*middle, 1))[:3]]
+    starts = [(layer.affine, layer.middle) for layer in layers if layer.middle is not None]
+    affine, middle = [*starts, (scan.affine, tuple((side - 1) / 2 for side in scan.shape))][0]
+    return [float(coordinate) for coordinate in (affine @ (*middle, 1))[:3]]
 
 
-def _voxel_size(affine: Affine) -> float:
-    return float(abs(np.linalg.det(affine[:3, :3]))) / 1000
-
-
-def _classes(layers: Sequence[LabelMap]) -> list[dict[str, Any]]:
+def _classes(layers: Sequence[LabelLayer]) -> list[dict[str, Any]]:
     """Return all classes of all layers. A value has one colour, whichever layer it is in."""
     background = {layer.background for layer in layers}
     values = sorted({value for layer in layers for value in (*layer.values, *layer.names)} - background)
@@ -121,9 +109,9 @@ def _classes(layers: Sequence[LabelMap]) -> list[dict[str, Any]]:
 
 
 def _titles(paths: Sequence[Path]) -> list[str]:
-    """Return the files' names, with as many of the folders above as it takes to tell them apart."""
-    parts = [path.resolve().parts for path in paths]
+    """Return the files' names, with as many folders as it takes to tell them apart."""
+    folders = [path.resolve().parts for path in paths]
     depth = 1
-    while len({one[-depth:] for one in parts}) < len(set(parts)):
+    while len({parts[-depth:] for parts in folders}) < len(set(folders)):
         depth += 1
-    return ["/".join(one[-depth:]) for one in parts]
+    return ["/".join(parts[-depth:]) for parts in folders]

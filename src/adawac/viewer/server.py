@@ -1,8 +1,8 @@
-"""A small server for this computer alone: it answers a fixed list of things, below a secret, and nothing else.
+"""A small server for this computer alone: it serves a fixed list of files below a secret path.
 
-Three locks: it listens on the loopback address only; every address begins with a random token, so that neither other
-users of the computer nor pages in the browser can guess one; and the Host header must name the loopback, so that no
-other site's name can be pointed at it (DNS rebinding). Paths are looked up, never joined to a folder.
+It listens on the loopback address only. Every path begins with a random token, so that neither other users of the
+computer nor pages in the browser can guess one. The Host header must name the loopback, so that no other site's name
+can be pointed at it (DNS rebinding). Paths are looked up, never joined to a folder.
 """
 
 import logging
@@ -41,7 +41,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
-    """One thing that the server has.
+    """A file that the server has.
 
     Attributes:
         kind: Its media type.
@@ -106,15 +106,9 @@ class LoopbackServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: LoopbackServer
     protocol_version = "HTTP/1.1"
-    timeout = 60  # seconds without a word, after which a connection is closed
+    timeout = 60  # seconds of silence, after which a connection is closed
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         if self.headers.get("Host", "").encode() not in self.server.hosts:
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             return
@@ -131,6 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._begin(HTTPStatus.OK, resource.kind, length)
             if self.command != "HEAD":
                 shutil.copyfileobj(stream, self.wfile)
+
+    do_HEAD = do_GET  # noqa: N815
 
     def _begin(self, status: int, kind: str, length: int, **more: str) -> None:
         self.send_response(status)

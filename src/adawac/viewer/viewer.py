@@ -1,11 +1,10 @@
-"""Looking at a scan: `view` opens it in the browser, `serve` leaves the rest to the caller."""
+"""`view` opens a scan in the browser; `serve` only makes it available at an address."""
 
 import logging
 import threading
 import webbrowser
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 from adawac.errors import ConfigError
 from adawac.viewer.scene import Scene, build_scene
@@ -15,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Viewer:
-    """A scan that can be looked at as long as this is open. Use it in a `with` block, or close it.
+    """Serves a scan to the browser until it is closed. Use it in a `with` block.
 
     Args:
         scene: What is shown.
@@ -45,12 +44,12 @@ class Viewer:
             )
 
     def wait(self) -> None:
-        """Return when the viewer was closed, or raise `KeyboardInterrupt`."""
+        """Return when the viewer is closed, or raise `KeyboardInterrupt`."""
         while self._thread.is_alive():
-            self._thread.join(0.5)  # with a limit, so that Ctrl-C comes through everywhere
+            self._thread.join(0.5)  # with a limit, so that Ctrl-C works on every system
 
     def close(self) -> None:
-        """Stop; the page keeps what it has loaded."""
+        """Stop serving; the page keeps what it has loaded."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -58,14 +57,12 @@ class Viewer:
     def __enter__(self) -> "Viewer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def serve(scan: Path | str, labels: Iterable[Path | str] = (), *, port: int = 0) -> Viewer:
-    """Make a scan with its label maps visible at an address of this computer, and return at once.
+    """Serve a scan with its label maps at an address of this computer, and return at once.
 
     Args:
         scan: A NIfTI file, or a DICOM series (its folder, or one of its files).
@@ -78,7 +75,7 @@ def serve(scan: Path | str, labels: Iterable[Path | str] = (), *, port: int = 0)
 
 
 def view(scan: Path | str, labels: Iterable[Path | str] = (), *, port: int = 0, browser: bool = True) -> None:
-    """Look at a scan with its label maps in the browser, until Ctrl-C.
+    """Show a scan with its label maps in the browser, until Ctrl-C.
 
     Args:
         scan: A NIfTI file, or a DICOM series (its folder, or one of its files).
