@@ -286,7 +286,7 @@ def test_a_patient_in_training_and_test_is_refused(tmp_path):
 
 def test_destinations_that_would_be_spoilt_are_refused(tmp_path):
     root = make_nnunet(tmp_path / "in", cases=1)
-    with pytest.raises(DataError, match="folder of its own"):
+    with pytest.raises(DataError, match="separate folder for the store"):
         prepare("nifti", root, root)
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match="is a file"):

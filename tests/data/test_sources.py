@@ -279,7 +279,7 @@ def test_a_list_without_labels_and_one_that_is_damaged(tmp_path):
     (tmp_path / "dataset.json").write_text(json.dumps(description))
     assert [ref.id for ref in build_source("nifti", tmp_path).lacking_labels()] == ["a"]
     (tmp_path / "dataset.json").write_text(json.dumps({"training": ["a.nii.gz"]}))
-    with pytest.raises(DataError, match=r"Mend dataset\.json"):
+    with pytest.raises(DataError, match=r"Fix dataset\.json"):
         build_source("nifti", tmp_path)
 
 
@@ -299,7 +299,7 @@ def test_a_dataset_json_written_by_hand_is_checked(tmp_path, part, value):
     root = make_nnunet(tmp_path, cases=1)
     description = json.loads((root / "dataset.json").read_text())
     (root / "dataset.json").write_text(json.dumps(description | {part: value}))
-    with pytest.raises(DataError, match=r"dataset\.json.*Mend"):
+    with pytest.raises(DataError, match=r"dataset\.json.*(Fix|to be like)"):
         build_source("nifti", root)
 
 

@@ -14,20 +14,6 @@ import numpy.typing as npt
 
 from adawac.errors import DataError
 
-__all__ = [
-    "Case",
-    "CaseRef",
-    "SampleTable",
-    "Unit",
-    "carry_over",
-    "check_case",
-    "check_name",
-    "class_pixels",
-    "is_label_sparse",
-    "match_rows",
-    "sample_id",
-]
-
 log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
@@ -39,7 +25,7 @@ _BAD_CHARACTERS = re.compile(r'[/\\:*?"<>|\x00-\x1f]')
 
 @dataclass(frozen=True, kw_only=True)
 class CaseRef:
-    """A case that has been found but not read: cheap to list, to send to another process and to hash.
+    """A case that is listed but not read: cheap to send to another process and to hash.
 
     Attributes:
         dataset: Name of the data set, the first part of every sample id.
@@ -67,6 +53,24 @@ class CaseRef:
     def name_file(self) -> str:
         """Return the words that name this case in an error message."""
         return _name_file(self.id, self.files)
+
+    def with_voxels(
+        self, image: Array, label: Array | None, affine: npt.NDArray[np.float64] | None, class_names: tuple[str, ...]
+    ) -> "Case":
+        """Return the case as it was read; without an affine the spacing is lost, too."""
+        sizes = np.ones(3) if affine is None else np.linalg.norm(affine[:3, :3], axis=0)
+        return Case(
+            dataset=self.dataset,
+            patient=self.patient,
+            id=self.id,
+            group=self.group,
+            image=image.astype(np.float32, copy=False),
+            label=label,
+            spacing=tuple(float(size) for size in sizes),
+            affine=affine,
+            class_names=class_names,
+            files=self.files,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +134,7 @@ def check_case(case: Case) -> None:
         )
     if len(case.spacing) != len(case.shape) or not all(np.isfinite(s) and s > 0 for s in case.spacing):
         raise DataError(
-            f"Expected {len(case.shape)} positive voxel sizes, but got {case.spacing} from {where}. Mend its header."
+            f"Expected {len(case.shape)} positive voxel sizes, but got {case.spacing} from {where}. Fix its header."
         )
     if not np.isfinite(case.image).all():
         count = int(np.count_nonzero(~np.isfinite(case.image)))
@@ -177,7 +181,7 @@ def sample_id(dataset: str, patient: str, case: str, axis: str, number: int) -> 
 def class_pixels(label: Array, num_classes: int) -> npt.NDArray[np.int64]:
     """Return (S, K): how many pixels of each class stand in each of the S leading entries of `label`."""
     # Slice by slice: counting casts to 64 bits, which for a whole CT would take gigabytes.
-    return np.stack([np.bincount(one.ravel(), minlength=num_classes) for one in label]).astype(np.int64)
+    return np.stack([np.bincount(entry.ravel(), minlength=num_classes) for entry in label]).astype(np.int64)
 
 
 def is_label_sparse(foreground: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.bool_]:
@@ -239,7 +243,7 @@ class SampleTable:
     @classmethod
     def columns(cls) -> tuple[str, ...]:
         """Names of the columns."""
-        return tuple(one.name for one in fields(cls) if one.name != "class_names")
+        return tuple(field.name for field in fields(cls) if field.name != "class_names")
 
     def __len__(self) -> int:
         return len(self.id)
@@ -281,7 +285,7 @@ class SampleTable:
             columns = [getattr(self, name).tolist() for name in plain]
             shapes = ["x".join(str(side) for side in shape) for shape in self.shape.tolist()]
             for row in zip(*columns, shapes, self.fraction.tolist(), strict=True):
-                writer.writerow([*row[:-1], *("" if np.isnan(one) else repr(one) for one in row[-1])])
+                writer.writerow([*row[:-1], *("" if np.isnan(share) else repr(share) for share in row[-1])])
 
     @classmethod
     def read_csv(cls, path: Path) -> "SampleTable":
@@ -297,18 +301,18 @@ class SampleTable:
                 f"Expected the table of a store in {path}, but got the columns {header}. Prepare the data again."
             )
         columns: dict[str, Array] = {}
-        for place, name in enumerate(names):
-            column = [row[place] for row in rows]
+        for number, name in enumerate(names):
+            column = [row[number] for row in rows]
             if name == "shape":
-                columns[name] = np.array([one.split("x") for one in column], dtype=np.int64)
+                columns[name] = np.array([shape.split("x") for shape in column], dtype=np.int64)
             else:
                 columns[name] = np.array(column, dtype=np.int64 if name in ("slice", "position") else str)
-        columns["fraction"] = np.array([[float(one or "nan") for one in row[len(names) :]] for row in rows])
+        columns["fraction"] = np.array([[float(share or "nan") for share in row[len(names) :]] for row in rows])
         return cls(**columns, class_names=tuple(name.removeprefix("fraction:") for name in header[len(names) :]))
 
 
 def _check_unique(ids: Iterable[str]) -> None:
-    twice = [one for one, count in Counter(np.asarray(ids).tolist()).items() if count > 1]
+    twice = [name for name, count in Counter(np.asarray(ids).tolist()).items() if count > 1]
     if twice:
         raise DataError(
             f"Expected ids that differ, but {twice[0]!r} and {len(twice) - 1} others occur twice. "
@@ -320,14 +324,14 @@ def match_rows(old_ids: Sequence[str] | Array, new_ids: Sequence[str] | Array) -
     """Return, for each new id, its row among the old ids, or -1 where the sample is new."""
     _check_unique(old_ids)
     _check_unique(new_ids)
-    row_of = {one: row for row, one in enumerate(np.asarray(old_ids).tolist())}
-    return np.array([row_of.get(one, -1) for one in np.asarray(new_ids).tolist()], dtype=np.int64)
+    row_of = {name: row for row, name in enumerate(np.asarray(old_ids).tolist())}
+    return np.array([row_of.get(name, -1) for name in np.asarray(new_ids).tolist()], dtype=np.int64)
 
 
 def carry_over(
     values: npt.ArrayLike, old_ids: Sequence[str] | Array, new_ids: Sequence[str] | Array, new: float = 0.5
 ) -> Array:
-    """Return `values` (beta, by default) for `new_ids`: found by id where the sample was there, `new` elsewhere.
+    """Return `values` (beta, by default) for `new_ids`: found by id where the sample is known, `new` elsewhere.
 
     Pass `new=0.0` for log-odds. Nothing in common is an error: such values belong to another data set.
     """
@@ -341,7 +345,7 @@ def carry_over(
     known = rows >= 0
     if not known.any():
         raise DataError(
-            f"Expected samples in common with the earlier run, but none of {len(rows)} ids was there (the first is "
+            f"Expected samples in common with the earlier run, but none of {len(rows)} ids is known (the first is "
             f"{new_ids[0] if len(rows) else 'none'!r}). Continue on the same data set, or start a new run."
         )
     log.info(

@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ _BLANK = 0.02
 
 
 def diagnose(
-    path: Path | str,
+    data: Path | str | Store | Source,
     source: str | None = None,
     *,
     axis: int | None = None,
@@ -34,36 +35,49 @@ def diagnose(
     progress: bool | None = None,
     **options: Any,
 ) -> Diagnosis:
-    """Look at every case of a store or a source folder; unreadable ones are reported, not raised.
+    """Look at every case of a store or of a folder of scans; unreadable ones are reported, not raised.
 
     Args:
-        path: A prepared store, or a folder of scans.
+        data: A prepared store or a folder of scans, by its path; or a `Store` or a `Source`.
         source: The source's name; by default it is recognised.
         axis: The slicing axis; by default the store's or the source's.
         threshold: The largest foreground share of a slice that counts as label-sparse.
         workers: Processes; all processors by default.
         progress: Show a progress bar; by default where there is a terminal.
         **options: Options of the source.
+
+    Returns:
+        One report per case and per class, faults, warnings, and the method to try first.
+
+    Example:
+        >>> import adawac
+        >>> from adawac.data.phantom import phantom_source
+        >>> report = adawac.diagnose(phantom_source(8, size=16, slices=(10, 10)), workers=1)
+        >>> report.summary["training_slices"], report.summary["training_label_sparse"], report.summary["xi"]
+        (50, 20, 0.6)
+        >>> report.faults, report.recommendation.method
+        ((), 'adawac')
     """
     if axis not in (None, 0, 1, 2):
-        raise ConfigError(f"Expected axis to be 0, 1 or 2, but got {axis}. Correct it.")
+        raise ConfigError(f"Expected axis to be 0, 1 or 2, but got {axis}.")
     if not 0 <= threshold < 1:
-        raise ConfigError(f"Expected the threshold to be a share in [0, 1), but got {threshold}. Correct it.")
-    reader = _open(Path(path), source, options)
+        raise ConfigError(f"Expected the threshold to be a share in [0, 1), but got {threshold}.")
+    reader = _open(data, source, options)
     refs = _refs_of(reader) if isinstance(reader, Store) else reader.cases()
     axis = reader.preprocessing.axis if axis is None else axis
-    look = partial(_look, reader, axis, threshold)
-    seen = dict(run_jobs(look, refs, title=f"Looking at {reader.dataset}", workers=workers, progress=progress))
+    look_at = partial(_look, reader, axis, threshold)
+    seen = dict(run_jobs(look_at, refs, title=f"Looking at {reader.dataset}", workers=workers, progress=progress))
     looks = [seen[ref] for ref in refs]
-    reports = [one[0] for one in looks if not isinstance(one, str)]
-    faults = [one for one in looks if isinstance(one, str)]
-    digests = {one[0].id: one[1] for one in looks if not isinstance(one, str)}
+    readable = [look for look in looks if not isinstance(look, str)]
+    reports = [report for report, _ in readable]
+    digests = {report.id: digest for report, digest in readable}
+    faults = [look for look in looks if isinstance(look, str)]
     missing = "" if isinstance(reader, Store) else missing_labels(reader)
     faults += [missing] if missing else []
     faults += _leaks(refs) + _duplicates(reports, digests)
     classes = _class_reports(reader.class_names, reports)
     return Diagnosis(
-        path=str(path),
+        path=_name(data),
         kind="store" if isinstance(reader, Store) else type(reader).__name__,
         dataset=reader.dataset,
         class_names=reader.class_names,
@@ -80,18 +94,31 @@ def diagnose(
 # -- looking ----------------------------------------------------------------------------------------------------------
 
 
-def _open(path: Path, source: str | None, options: Mapping[str, Any]) -> Store | Source:
+def _open(data: Path | str | Store | Source, source: str | None, options: Mapping[str, Any]) -> Store | Source:
     """Return the store, finished or not, or else the source of the scans."""
+    extra = sorted(name for name, value in {"source": source, **options}.items() if value is not None)
+    if isinstance(data, Store | Source):
+        if extra:
+            raise ConfigError(
+                f"Expected a folder of scans for {', '.join(extra)}, but got a {type(data).__name__}. Leave them out."
+            )
+        return data
+    path = Path(data)
     if source is not None:
         return build_source(source, path, **options)
-    given = sorted(name for name, value in options.items() if value is not None)
-    if is_store(path) and given:
+    if is_store(path) and extra:
         raise ConfigError(
-            f"Expected a folder of scans for {', '.join(given)}, but {path} is a store, which has its own. Leave "
+            f"Expected a folder of scans for {', '.join(extra)}, but {path} is a store, which has its own. Leave "
             "them out."
         )
     interrupted = any(path.glob("cases/*/case.json"))
     return Store(path) if is_store(path) or interrupted else detect_source(path, **options)
+
+
+def _name(data: Path | str | Store | Source) -> str:
+    if isinstance(data, Store):
+        return str(data.path)
+    return str(data.root or data.dataset) if isinstance(data, Source) else str(data)
 
 
 def _refs_of(store: Store) -> list[CaseRef]:
@@ -137,7 +164,7 @@ def _report(case: Case, ref: CaseRef, axis: int, threshold: float, blank: npt.ND
         shape=case.shape,
         spacing=None if case.affine is None else case.spacing,
         orientation=_orientation(case.affine),
-        intensity=tuple(float(one) for one in np.percentile(case.image, (0, 1, 50, 99, 100))),
+        intensity=tuple(float(value) for value in np.percentile(case.image, (0, 1, 50, 99, 100))),
         slices=case.shape[axis],
         label_sparse=None if case.label is None else int(sparse.sum()),
         xi=None if case.label is None else float(1 - sparse.mean()),
@@ -169,17 +196,16 @@ def _duplicates(reports: Sequence[CaseReport], digests: Mapping[str, tuple[bytes
     """Return a message for each pair of cases in different splits that share slices."""
     split_of = {report.id: report.split for report in reports}
     owners: dict[bytes, list[str]] = {}
-    for case, own in digests.items():
-        for digest in set(own):
+    for case, of_case in digests.items():
+        for digest in set(of_case):
             owners.setdefault(digest, []).append(case)
     shared: Counter[tuple[str, str]] = Counter()
     for cases in owners.values():
-        for place, one in enumerate(cases):
-            shared.update((one, other) for other in cases[place + 1 :] if split_of[one] != split_of[other])
+        shared.update((case, other) for case, other in combinations(cases, 2) if split_of[case] != split_of[other])
     return [
-        f"Expected scans that differ between splits, but {one} ({split_of[one] or 'no split'}) and {other} "
+        f"Expected scans that differ between splits, but {case} ({split_of[case] or 'no split'}) and {other} "
         f"({split_of[other] or 'no split'}) share {count} identical slices. Remove the copy."
-        for (one, other), count in shared.items()
+        for (case, other), count in shared.items()
     ]
 
 
@@ -210,25 +236,28 @@ def _known_unlabelled(reader: Store | Source) -> set[str]:
 def _warnings(
     refs: Sequence[CaseRef], reports: Sequence[CaseReport], classes: Sequence[ClassReport], known: set[str]
 ) -> list[str]:
-    found = [one for one in (shared_folders(refs),) if one]
+    hint = shared_folders(refs)
+    warnings = [hint] if hint else []
     for report in reports:
         if report.xi is not None and not sum(report.class_voxels[1:]):
-            found.append(f"Case {report.id} has a label map without any foreground. Check that it is the right file.")
+            warnings.append(
+                f"Case {report.id} has a label map without any foreground. Check that it is the right file."
+            )
         if report.intensity[0] == report.intensity[-1]:
-            found.append(f"Case {report.id} has the same intensity everywhere. Check that it is the right file.")
+            warnings.append(f"Case {report.id} has the same intensity everywhere. Check that it is the right file.")
     unlabelled = [report.id for report in reports if report.xi is None and report.id not in known]
     if unlabelled:
         some = ", ".join(unlabelled[:3]) + (", …" if len(unlabelled) > 3 else "")
         have, they = ("case has", "It") if len(unlabelled) == 1 else ("cases have", "They")
-        found.append(f"{len(unlabelled)} {have} no label map ({some}). {they} can only be predicted.")
-    found += [f"Class {one.name} occurs in no case. Check the label values." for one in classes if not one.cases]
+        warnings.append(f"{len(unlabelled)} {have} no label map ({some}). {they} can only be predicted.")
+    warnings += [f"Class {kind.name} occurs in no case. Check the label values." for kind in classes if not kind.cases]
     codes = Counter(report.orientation for report in reports if report.orientation)
     if len(codes) > 1:
-        found.append(
+        warnings.append(
             f"The scans have different orientations ({', '.join(f'{n} {code}' for code, n in codes.most_common())}). "
             'Prepare them with an orientation such as "RAS".'
         )
-    return found
+    return warnings
 
 
 def _intensity_warnings(reader: Store | Source, reports: Sequence[CaseReport]) -> list[str]:

@@ -13,8 +13,6 @@ from adawac.files import beside, explained
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_diagnosis", "save_diagnosis"]
-
 # Okabe and Ito's colours can be told apart with any kind of colour vision.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#E69F00", "#009E73", "#6E6E6E"
 _SPLIT_COLOURS = {"train": _BLUE, "val": _GREEN, "test": _ORANGE, "": _GREY}
@@ -71,15 +69,15 @@ def _draw_cases(axes: Any, cases: list[CaseReport]) -> None:
 
 
 def _draw_profile(axes: Any, cases: tuple[CaseReport, ...]) -> None:
-    axes.set(title="Where along the scan the foreground is", xlabel="place in the scan (0 first slice, 1 last)")
+    axes.set(title="Where along the scan the foreground is", xlabel="position in the scan (0 first slice, 1 last)")
     axes.set(ylabel="foreground, % of the slice", xlim=(0, 1))
     if not cases:
         return
-    places = np.linspace(0, 1, 50)
-    profiles = np.array([np.interp(places, np.linspace(0, 1, case.slices), case.foreground) for case in cases]) * 100
+    positions = np.linspace(0, 1, 50)
+    profiles = np.array([np.interp(positions, np.linspace(0, 1, case.slices), case.foreground) for case in cases]) * 100
     low, middle, high = np.percentile(profiles, (10, 50, 90), axis=0)
-    axes.fill_between(places, low, high, color=_BLUE, alpha=0.2, linewidth=0, label="10-90 % of the cases")
-    axes.plot(places, middle, color=_BLUE, label="median case")
+    axes.fill_between(positions, low, high, color=_BLUE, alpha=0.2, linewidth=0, label="10-90 % of the cases")
+    axes.plot(positions, middle, color=_BLUE, label="median case")
     axes.set_ylim(bottom=0)
     axes.legend()
 
@@ -87,11 +85,11 @@ def _draw_profile(axes: Any, cases: tuple[CaseReport, ...]) -> None:
 def _draw_classes(axes: Any, diagnosis: Diagnosis) -> None:
     axes.set(title="Classes", xlabel="%", xlim=(0, 100))
     rows = np.arange(len(diagnosis.classes))
-    slices = [100 * one.slice_share for one in diagnosis.classes]
-    voxels = [100 * one.foreground_share for one in diagnosis.classes]
+    slices = [100 * report.slice_share for report in diagnosis.classes]
+    voxels = [100 * report.foreground_share for report in diagnosis.classes]
     axes.barh(rows - 0.2, slices, height=0.38, color=_BLUE, label="of the slices contain it")
     axes.barh(rows + 0.2, voxels, height=0.38, color=_ORANGE, label="of the foreground is it")
-    axes.set_yticks(rows, [one.name for one in diagnosis.classes])
+    axes.set_yticks(rows, [report.name for report in diagnosis.classes])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)

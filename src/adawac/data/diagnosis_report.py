@@ -74,7 +74,7 @@ class Diagnosis:
         class_names: The classes, background first.
         cases: One report per readable case.
         classes: One report per foreground class.
-        faults: What must be mended before the data can be used; each names the file and the fix.
+        faults: What must be fixed before the data can be used; each names the file and the fix.
         warnings: What may be right but should be looked at.
         recommendation: The method to try first.
     """
@@ -100,7 +100,7 @@ class Diagnosis:
         training = self.training
         slices = sum(case.slices for case in training)
         sparse = sum(case.label_sparse or 0 for case in training)
-        shares = [one.foreground_share for one in self.classes if one.foreground_share]
+        shares = [report.foreground_share for report in self.classes if report.foreground_share]
         return {
             "cases": len(self.cases),
             "patients": len({case.patient for case in self.cases}),
@@ -113,7 +113,9 @@ class Diagnosis:
             "class_imbalance": max(shares) / min(shares) if shares else None,
             "shape_range": _ranges(case.shape for case in self.cases),
             "spacing_range": _ranges(case.spacing for case in self.cases if case.spacing),
-            "intensity_range": _range(one for case in self.cases for one in (case.intensity[0], case.intensity[-1])),
+            "intensity_range": _range(
+                value for case in self.cases for value in (case.intensity[0], case.intensity[-1])
+            ),
             "orientations": dict(Counter(case.orientation or "unknown" for case in self.cases)),
         }
 

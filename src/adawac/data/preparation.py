@@ -22,7 +22,7 @@ from adawac.data.splits import check_leaks
 from adawac.data.store import FORMAT_VERSION, CaseInfo, Store, is_store
 from adawac.data.store_writer import WriteError, prepare_case, sample_table, write_json, write_table, writing
 from adawac.data.task import Task
-from adawac.errors import AdawacError, DataError
+from adawac.errors import AdawacError, ConfigError, DataError
 from adawac.files import LOCK, FolderLock, is_temporary
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 def prepare(
     source: str | Source,
-    src: Path | str | None,
-    dest: Path | str,
+    src: Path | str | None = None,
+    dest: Path | str | None = None,
     *,
     axis: int | None = None,
     orientation: str | None = None,
@@ -53,14 +53,14 @@ def prepare(
 
     Args:
         source: `acdc`, `synapse`, `nifti` or `dicom`, another registered name, or a `Source`.
-        src: The folder with the scans; None where `source` is a `Source`.
+        src: The folder with the scans; leave it out where `source` is a `Source`.
         dest: The store's folder: new, empty, or a store prepared with the same options.
         axis: The voxel axis along which volumes are cut into slices.
         orientation: Turn the voxel axes to this orientation first, such as "RAS"; the file's own by default.
         spacing: Resample to this voxel size in mm (0 keeps an axis); the native grid by default.
         window: Clip intensities to this range. It replaces the source's default quantile.
         clip_quantile: Clip each volume where its cumulative histogram reaches this share. It replaces a default window.
-        normalisation: `min-max`, `z-score` or `none`, each volume and channel by itself.
+        normalisation: `min-max`, `z-score` or `none`, for each volume and channel separately.
         size: Keep copies of this height and width beside the native slices.
         unit: What one sample is: `slice` or `volume`.
         workers: Processes; all processors by default. 1 stays in this process.
@@ -70,11 +70,22 @@ def prepare(
 
     Returns:
         The store, opened.
+
+    Example:
+        >>> import tempfile
+        >>> import adawac
+        >>> from adawac.data.phantom import phantom_source
+        >>> scans = phantom_source(8, size=16, slices=(6, 6))
+        >>> store = adawac.prepare(scans, dest=tempfile.mkdtemp(), workers=1)
+        >>> store.dataset, len(store.cases), len(store.table)
+        ('phantom-ct', 8, 48)
+        >>> image, label = store.samples("train")[0]
+        >>> image.shape, label.shape
+        ((1, 16, 16), (16, 16))
     """
-    if isinstance(source, str):
-        if src is None:
-            raise DataError(f"Expected the folder with the scans for source {source}, but got none. Give it.")
-        source = build_source(source, src, **options)
+    source = _open_source(source, src, options)
+    if dest is None:
+        raise ConfigError("Expected a folder for the store, but got none. Give it: prepare(source, scans, store).")
     dest = Path(dest)
     preprocessing = source.preprocessing.override(
         axis=axis,
@@ -93,7 +104,7 @@ def prepare(
     check_workers(workers)
     record = _describe(source, preprocessing)
     check = partial(_check_destination, dest, source, refs, record, overwrite)
-    check()  # a call that is refused has made nothing
+    check()  # a call that is refused writes nothing
     made = not dest.exists()
     with writing(dest.parent, dest.name):
         dest.mkdir(parents=True, exist_ok=True)
@@ -115,6 +126,20 @@ def prepare(
     if hint := shared_folders(refs):
         log.warning("%s", hint)
     return Store(dest)
+
+
+def _open_source(source: str | Source, src: Path | str | None, options: Mapping[str, Any]) -> Source:
+    if isinstance(source, str):
+        if src is None:
+            raise ConfigError(f"Expected the folder with the scans for source {source}, but got none. Give it as src.")
+        return build_source(source, src, **options)
+    extra = [*(["src"] if src is not None else []), *(name for name, value in options.items() if value is not None)]
+    if extra:
+        raise ConfigError(
+            f"Expected a source that knows its scans and options, but got {', '.join(extra)} as well. Leave "
+            f"{'it' if len(extra) == 1 else 'them'} out; the store's folder is dest=FOLDER."
+        )
+    return source
 
 
 def _describe(source: Source, preprocessing: Preprocessing) -> dict[str, Any]:
@@ -142,9 +167,7 @@ def _check_destination(
 ) -> bool:
     """Check that `dest` can take this store, and say whether another one there has to go; change nothing."""
     if source.root and dest.resolve() == source.root.resolve():
-        raise DataError(
-            f"Expected a folder of its own for the store, but got the scans' folder {dest}. Choose another."
-        )
+        raise DataError(f"Expected a separate folder for the store, but got the scans' folder {dest}. Choose another.")
     if dest.exists() and not dest.is_dir():
         raise DataError(f"Expected a folder for the store, but {dest} is a file. Choose another name.")
     if is_store(dest):
@@ -155,19 +178,19 @@ def _check_destination(
                 "Choose another folder, or prepare it again with --overwrite (overwrite=True)."
             )
         return bool(changed)
-    if dest.exists() and any(one.name != LOCK for one in dest.iterdir()) and not (dest / "cases").is_dir():
+    if dest.exists() and any(path.name != LOCK for path in dest.iterdir()) and not (dest / "cases").is_dir():
         raise DataError(f"Expected a new or empty folder or a store, but {dest} holds other files. Choose another.")
     return False
 
 
 def _changes(dest: Path, new: Mapping[str, Any]) -> list[str]:
-    """Return what a store was prepared with otherwise, in words."""
+    """Return the options that a store was prepared with and that differ now, in words."""
     try:
         old = read_json(dest / "store.json")
         damaged = not isinstance(old.get("preprocessing"), dict) or not set(new) <= set(old)
     except DataError:
         old, damaged = {}, True
-    if damaged and old.get("format_version") in (None, FORMAT_VERSION):  # it is written anew, from the cases' records
+    if damaged and old.get("format_version") in (None, FORMAT_VERSION):  # it is rewritten from the cases' records
         return _other_recipe(dest, new["recipe"])
     options = old.get("preprocessing") or {}
     changes = [
@@ -192,14 +215,14 @@ def _other_patients(dest: Path, refs: Sequence[CaseRef]) -> list[str]:
     try:
         table = SampleTable.read_csv(dest / "table.csv")
     except (OSError, ValueError, LookupError):
-        return []  # it is about to be written anew
+        return []  # it is about to be rewritten
     before = dict(zip(table.case.tolist(), table.patient.tolist(), strict=True))
     other = [ref for ref in refs if before.get(ref.id, ref.patient) != ref.patient]
-    return [f"the patient of {one.id} ({before[one.id]} before, {one.patient} now)" for one in other[:1]]
+    return [f"the patient of {ref.id} ({before[ref.id]} before, {ref.patient} now)" for ref in other[:1]]
 
 
 def _open_destination(dest: Path, anew: bool) -> None:
-    """Make room for the cases: nothing half-written is left, and no store that the cases will not be those of."""
+    """Make room for the cases: remove what is half-written, and the record of a store with other options."""
     with writing(dest.parent, dest.name):
         if anew:
             (dest / "store.json").unlink()
@@ -241,7 +264,7 @@ def _prepare_all(
             text = "\n- ".join([f"{len(messages)} of {len(refs)} cases cannot be used:", *messages])
         if infos:
             text += f"\n{len(infos)} of {len(refs)} cases are done and kept: prepare again when the other files are "
-            text += "mended or moved away."
+            text += "fixed or moved away."
         raise DataError(text)
     return infos
 

@@ -27,8 +27,6 @@ from adawac.data.task import HasTask, Task
 from adawac.errors import AdawacError, DataError, MissingFileError, near
 from adawac.files import beside
 
-__all__ = ["FORMAT_VERSION", "CaseInfo", "Samples", "Store", "is_store"]
-
 FORMAT_VERSION = 1
 # Linux allows a process 65,530 mappings; a case takes two.
 _MAX_MAPS = 8192
@@ -43,7 +41,7 @@ class CaseInfo:
         shape: Spatial shape of the stored volume, in the order of its voxel axes.
         spacing: Voxel size of the stored volume.
         affine: (4, 4) voxel index → world of the stored volume, or None where the source had lost it.
-        native_shape, native_spacing, native_affine: The same of the source's own grid; they differ from the above where
+        native_shape, native_spacing, native_affine: The same of the source's grid; they differ from the above where
             `orientation` or `spacing` was given.
         label_dtype: The label's type in the source; None without a label.
         sources: Hash (SHA-256) of each source file, by its name.
@@ -102,11 +100,29 @@ def _whole(path: Path) -> Iterator[None]:
 class Store(HasTask):
     """A prepared data set on disk, opened for reading.
 
+    Args:
+        path: The folder that `adawac.prepare` wrote.
+
     Attributes:
         path: The folder.
         info: What `store.json` holds.
         table: Every sample of every split.
         task: Name of the data set, classes, channels, label values and preprocessing; each is an attribute, too.
+
+    Example:
+        >>> import tempfile
+        >>> import adawac
+        >>> from adawac.data.phantom import phantom_source
+        >>> folder = tempfile.mkdtemp()
+        >>> made = adawac.prepare(phantom_source(8, size=16, slices=(6, 6)), dest=folder, workers=1)
+        >>> store = adawac.Store(folder)
+        >>> store.num_classes, store.channels, store.cases[0]
+        (9, ('image',), '0000-000')
+        >>> store.volume("0000-000").image.shape
+        (1, 6, 16, 16)
+        >>> train = store.samples("train")
+        >>> len(train), int(train.table.label_sparse.sum()), train.ids[2]
+        (30, 13, 'phantom-ct/0000-000/0000-000/0/2')
     """
 
     def __init__(self, path: Path | str):
@@ -114,7 +130,7 @@ class Store(HasTask):
         if not is_store(self.path):
             if not self.path.exists():
                 raise MissingFileError(
-                    f"Expected a prepared store, but {self.path} is not there. Correct the path, or make it: adawac "
+                    f"Expected a prepared store, but {self.path} is not there. Check the path, or make it: adawac "
                     "prepare. If it was moved, a run goes on with adawac train STORE --out RUN --resume."
                 )
             raise MissingFileError(
@@ -203,8 +219,8 @@ class Store(HasTask):
         return Samples(self, table.take(subset_mask(table, subset, seed=seed)), size)
 
     def _map(self, case: str, name: str) -> Array | None:
-        found = self._maps.get((case, name))
-        if found is None:
+        array = self._maps.get((case, name))
+        if array is None:
             self.case_info(case)
             path = self.path / "cases" / case / name
             if not path.is_file():
@@ -213,8 +229,8 @@ class Store(HasTask):
                 self._maps.pop(next(iter(self._maps)))
             # A plain view: indexing np.memmap itself costs several times as much.
             with _whole(path):
-                found = self._maps[case, name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-        return found
+                array = self._maps[case, name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        return array
 
     # -- volumes ------------------------------------------------------------------------------------------------------
 
@@ -259,30 +275,22 @@ class Store(HasTask):
             yield self.volume(case)
 
     def native_label(self, case: str, label: Array | None = None) -> Array:
-        """Return a label map on the source's own grid, in the source's own values and type.
+        """Return a label map on the source's grid, in the source's values and type.
 
         Args:
             case: The case's id.
-            label: Class indices on the stored grid, for example a prediction; the case's own label by default.
+            label: Class indices on the stored grid, for example a prediction; the case's label by default.
         """
         info = self.case_info(case)
-        if label is None:
-            label = self._map(case, "native_label.npy")
+        native = self._map(case, "native_label.npy") if label is None else None
+        if native is None:
+            label = self.volume(case).label if label is None else label
             if label is None:
-                own = self.volume(case).label
-                if own is None:
-                    raise DataError(
-                        f"Expected a labelled case, but {case} of {self.path} has no label. Choose another."
-                    )
-                label = self._undo(own, info)
-        else:
-            label = self._undo(label, info)
+                raise DataError(f"Expected a labelled case, but {case} of {self.path} has no label. Choose another.")
+            affine = None if info.native_affine is None else np.array(info.native_affine)
+            native = self.preprocessing.undo(label, info.native_shape, info.native_spacing, affine)
         values = np.array([first for first, *_ in self.label_values])
-        return values[label].astype(info.label_dtype or np.uint8)
-
-    def _undo(self, label: Array, info: CaseInfo) -> Array:
-        affine = None if info.native_affine is None else np.array(info.native_affine)
-        return self.preprocessing.undo(label, info.native_shape, info.native_spacing, affine)
+        return values[native].astype(info.label_dtype or np.uint8)
 
     def export_nifti(self, case: str, path: Path | str, label: Array | None = None) -> None:
         """Write a case's label (or a prediction for it) as NIfTI with the source's grid, affine and label values.
@@ -290,7 +298,7 @@ class Store(HasTask):
         Args:
             case: The case's id.
             path: The file to write; `.nii.gz` compresses.
-            label: Class indices on the stored grid; the case's own label by default.
+            label: Class indices on the stored grid; the case's label by default.
         """
         import nibabel as nib
 
@@ -323,7 +331,7 @@ class Samples(Sequence[tuple[Array, Array | None]]):
     def __getitem__(self, row: Any) -> Any:
         """Return (image (C, H, W), label (H, W) or None) of one row, as read-only views; copy before writing."""
         if isinstance(row, slice):
-            return [self[one] for one in range(*row.indices(len(self)))]
+            return [self[number] for number in range(*row.indices(len(self)))]
         case, position = self._where[row]
         return self.store.read(case, position, self.size)
 

@@ -54,9 +54,9 @@ class Plane:
         x, y = self.x - centre[0], self.y - centre[1]
         cosine, sine = np.cos(turn), np.sin(turn)
         along = [cosine * x + sine * y, cosine * y - sine * x, np.array(self.z - centre[2])]
-        scaled = [np.abs(one) / radius for one, radius in zip(along, radii, strict=True)]
-        level = sum(one**power for one in scaled) ** (1 / power) + 1e-9
-        slope = np.sqrt(sum((one ** (power - 1) / radius) ** 2 for one, radius in zip(scaled, radii, strict=True)))
+        scaled = [np.abs(distance) / radius for distance, radius in zip(along, radii, strict=True)]
+        level = sum(part**power for part in scaled) ** (1 / power) + 1e-9
+        slope = np.sqrt(sum((part ** (power - 1) / radius) ** 2 for part, radius in zip(scaled, radii, strict=True)))
         return np.asarray((1 - level) * level ** (power - 1) / (slope + 1e-9))
 
     def column(self, x: float, y: float, across: float, along: float | None = None, turn: float = 0.0) -> Array:
@@ -65,11 +65,11 @@ class Plane:
 
     def chain(self, points: Array, radii: Sequence[float], steps: int = 9) -> Array:
         """Return the depth in a bent tube through `points` (n, 3), with a radius at each."""
-        place = np.linspace(0, len(points) - 1, steps * (len(points) - 1) + 1)
+        positions = np.linspace(0, len(points) - 1, steps * (len(points) - 1) + 1)
         knots = np.arange(len(points))
-        path = np.stack([np.interp(place, knots, points[:, axis]) for axis in range(3)], 1)
+        path = np.stack([np.interp(positions, knots, points[:, axis]) for axis in range(3)], 1)
         depth = np.full_like(self.x, -FAR)
-        for (x, y, z), radius in zip(path, np.interp(place, knots, radii), strict=True):
+        for (x, y, z), radius in zip(path, np.interp(positions, knots, radii), strict=True):
             if abs(self.z - z) < radius + 4 * self.pixel:
                 depth = np.maximum(depth, radius - np.sqrt((self.x - x) ** 2 + (self.y - y) ** 2 + (self.z - z) ** 2))
         return depth
@@ -103,17 +103,8 @@ class Canvas:
 Modality = Literal["ct", "mr"]
 
 #: The eight organs of the Synapse experiments, in their order; index 0 is the background.
-CLASS_NAMES = (
-    "background",
-    "aorta",
-    "gallbladder",
-    "left kidney",
-    "right kidney",
-    "liver",
-    "pancreas",
-    "spleen",
-    "stomach",
-)
+_ORGANS = ("aorta", "gallbladder", "left kidney", "right kidney", "liver", "pancreas", "spleen", "stomach")
+CLASS_NAMES = ("background", *_ORGANS)
 GROUPS = ("slim", "average", "heavy")
 
 # Mean and spread between patients of each tissue's intensity.

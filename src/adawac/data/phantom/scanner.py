@@ -9,7 +9,7 @@ compared on them.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -53,7 +53,7 @@ class PhantomSource(Source):
         }
         for name, (fine, wanted) in checks.items():
             if not fine:
-                raise ConfigError(f"Expected {name} to be {wanted}, but got {getattr(self, name)!r}. Correct it.")
+                raise ConfigError(f"Expected {name} to be {wanted}, but got {getattr(self, name)!r}.")
 
     def cases(self) -> list[CaseRef]:
         """List the patients, one scan each."""
@@ -148,7 +148,7 @@ def phantom(root: Path) -> Source:
     try:
         return phantom_source(**json.loads(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError) as error:
-        raise DataError(f"Expected options of `phantom_source` in {path}, but got {error}. Correct them.") from error
+        raise DataError(f"Expected options of `phantom_source` in {path}, but got {error}.") from error
 
 
 def make_case(
@@ -187,24 +187,14 @@ def make_case(
     for number in range(count):
         z = (number - first + 0.5) * step
         drawn = [render_slice(patient, columns, rows, z + offset, pixel) for offset in offsets]
-        image[number] = np.mean([one for one, _ in drawn], axis=0)
+        image[number] = np.mean([plane for plane, _ in drawn], axis=0)
         if first <= number <= last:
             label[number] = drawn[planes // 2][1]
     scan = _scan_ct if patient.modality == "ct" else _scan_mr
     affine = np.zeros((4, 4))
     affine[2, 0], affine[1, 1], affine[0, 2] = step, -pixel, -pixel
     affine[:, 3] = (-columns[0], -rows[0], (0.5 - first) * step, 1.0)
-    return Case(
-        dataset=ref.dataset,
-        patient=ref.patient,
-        id=ref.id,
-        group=patient.group,
-        image=scan(image, rng, noise)[None].astype(np.float32),
-        label=label,
-        spacing=(float(step), pixel, pixel),
-        affine=affine,
-        class_names=CLASS_NAMES,
-    )
+    return replace(ref, group=patient.group).with_voxels(scan(image, rng, noise)[None], label, affine, CLASS_NAMES)
 
 
 def _correlated(rng: np.random.Generator, shape: tuple[int, ...], sigma: float) -> FloatArray:

@@ -5,6 +5,7 @@ kept: the patient's name in the store is the name of the first folder below the 
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -23,20 +24,10 @@ from adawac.data.sources.scan_files import check_same_grid, read_nifti_turned, t
 from adawac.data.sources.source import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
 from adawac.errors import DataError
 
-__all__ = ["DicomSource", "dicom"]
-
 log = logging.getLogger(__name__)
 
-_HEADER = (
-    "SOPClassUID",
-    "Modality",
-    "SeriesInstanceUID",
-    "ImageType",
-    "PatientID",
-    "ReferencedSeriesSequence",
-    "SegmentSequence",
-)
-
+_HEADER = ["SOPClassUID", "Modality", "SeriesInstanceUID", "ImageType", "PatientID"]
+_HEADER += ["ReferencedSeriesSequence", "SegmentSequence"]
 
 # What counts as a scan; structure sets, doses, reports and screenshots in the same folders do not.
 _MODALITIES = ("CT", "MR", "PT")
@@ -74,55 +65,53 @@ def dicom(
     group_of = read_groups(Path(groups)) if groups else {}
     named = glob_cases(root, labels) if labels else None
     refs = []
-    for (case, patient), one in sorted(_name_series(root, series).items()):
-        label = _find_label(case, one, named, segmentations)
-        found_label = () if label is None else (label,)
-        group = group_of.get(patient)
-        refs.append(CaseRef(dataset=name, patient=patient, id=case, group=group, images=one.files, labels=found_label))
+    for (case, patient), scan in sorted(_name_series(root, series).items()):
+        files = {"images": scan.files, "labels": _find_labels(case, scan, named, segmentations)}
+        refs.append(CaseRef(dataset=name, patient=patient, id=case, group=group_of.get(patient), **files))
     refs = check_refs(refs, root)
-    found = as_classes(classes) if classes else _segment_classes(root, refs, segmentations)
+    known_classes = as_classes(classes) if classes else _segment_classes(root, refs, segmentations)
     source = DicomSource(
         root=root,
         dataset=name,
-        classes=found or found_classes(refs),
-        preprocessing=CT if all(one.modality == "CT" for one in series) else MR,
-        found=tuple(refs),
-        by_name=not classes and found is not None,
+        classes=known_classes or found_classes(refs),
+        preprocessing=CT if all(scan.modality == "CT" for scan in series) else MR,
+        refs=tuple(refs),
+        by_name=not classes and known_classes is not None,
         label_place=repr(labels) if labels else _LABELS + (_CONTOURS if contours else ""),
     )
-    return replace(source, found=drop_unlabelled(source)) if skip_unlabelled else source
+    return replace(source, refs=drop_unlabelled(source)) if skip_unlabelled else source
 
 
 def _segment_classes(root: Path, refs: Sequence[CaseRef], segmentations: Sequence["_Segmentation"]) -> Classes | None:
     """Return a class for every segment label that occurs, or None where all labels are NIfTI."""
-    segments = {one.path: one.segments for one in segmentations}
+    segments = {segmentation.path: segmentation.segments for segmentation in segmentations}
     labelled = [ref for ref in refs if ref.labels]
     used = [segments[ref.labels[0]] for ref in labelled if ref.labels[0] in segments]
     if not used:
         return None
     if len(used) < len(labelled):
         raise DataError(
-            f"Expected `classes` for {root}, where SEG and NIfTI labels are mixed, but got none. Give them."
+            f"Expected `classes` for {root}, where SEG and NIfTI labels are mixed, but got none. Name them."
         )
-    names = sorted({label for own in used for label in own.values()})
-    return {"background": (0,), **{name: (place,) for place, name in enumerate(names, start=1)}}
+    names = sorted({label for labels in used for label in labels.values()})
+    return {"background": (0,), **{name: (number,) for number, name in enumerate(names, start=1)}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DicomSource(Source):
-    """Series that were found when the source was opened.
+    """Series that were listed when the source was opened.
 
     Attributes:
-        found: The cases.
-        by_name: Segments of a SEG are told apart by their labels, not by their numbers.
+        refs: The cases.
+        by_name: Segments of a SEG are identified by their labels, not by their numbers.
     """
 
-    found: tuple[CaseRef, ...]
+    refs: tuple[CaseRef, ...]
     by_name: bool = False
 
     def cases(self) -> list[CaseRef]:
         """Return the cases."""
-        return list(self.found)
+        return list(self.refs)
 
     def options(self) -> dict[str, Any]:
         """Return what decides the voxels besides the files."""
@@ -132,29 +121,18 @@ class DicomSource(Source):
         """Read a series and its label map."""
         image, affine = read_series(ref.images)
         label = self._read_label(ref, image.shape, affine) if ref.labels else None
-        return Case(
-            dataset=ref.dataset,
-            patient=ref.patient,
-            id=ref.id,
-            group=ref.group,
-            image=image[None],
-            label=label,
-            spacing=tuple(float(size) for size in np.linalg.norm(affine[:3, :3], axis=0)),
-            affine=affine,
-            class_names=self.class_names,
-            files=ref.files,
-        )
+        return ref.with_voxels(image[None], label, affine, self.class_names)
 
     def lacking_labels(self) -> list[CaseRef]:
         """Return the series without a label map."""
-        return [ref for ref in self.found if not ref.labels]
+        return [ref for ref in self.refs if not ref.labels]
 
     def _read_label(self, ref: CaseRef, shape: tuple[int, ...], affine: Affine) -> Array:
         path = ref.labels[0]
         if ".nii" not in path.name:
             return self._read_segmentation(path, shape, affine)
-        label, own = read_nifti_turned(path, affine)
-        check_same_grid(ref.images[0], shape, affine, path, label.shape, own)
+        label, label_affine = read_nifti_turned(path, affine)
+        check_same_grid(ref.images[0], shape, affine, path, label.shape, label_affine)
         return to_class_indices(label, self.classes, path)
 
     def _read_segmentation(self, path: Path, shape: tuple[int, ...], affine: Affine) -> Array:
@@ -180,7 +158,7 @@ class DicomSource(Source):
             numbers: dict[str, list[int]] = {name: [] for name in classes}
             for segment in seg.SegmentSequence:
                 numbers[str(segment.SegmentLabel)].append(int(segment.SegmentNumber))
-            classes = {name: tuple(own) for name, own in numbers.items()} | {next(iter(classes)): (0,)}
+            classes = {name: tuple(values) for name, values in numbers.items()} | {next(iter(classes)): (0,)}
         return to_class_indices(label, classes, path)
 
 
@@ -192,7 +170,7 @@ class _Series:
 
     @property
     def folder(self) -> Path:
-        return min((path.parent for path in self.files), key=lambda one: len(one.parts))
+        return min((path.parent for path in self.files), key=lambda folder: len(folder.parts))
 
 
 @dataclass(frozen=True)
@@ -229,7 +207,7 @@ def _scan(root: Path) -> tuple[list[_Series], list[_Segmentation], bool]:
             spread,
             root,
         )
-    return [_Series(uid, modality[uid], tuple(own)) for uid, own in files.items()], segmentations, contours
+    return [_Series(uid, modality[uid], tuple(paths)) for uid, paths in files.items()], segmentations, contours
 
 
 def _read_header(path: Path) -> Any:
@@ -241,7 +219,7 @@ def _read_header(path: Path) -> Any:
             magic = file.read(132)[128:]
         if path.name == "DICOMDIR" or (magic != b"DICM" and not claims):
             return None
-        header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(_HEADER))
+        header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=_HEADER)
         header.SeriesInstanceUID  # noqa: B018  a file without it cannot be placed
     except (pydicom.errors.InvalidDicomError, OSError, EOFError, ValueError, AttributeError) as error:
         raise DataError(
@@ -251,8 +229,8 @@ def _read_header(path: Path) -> Any:
 
 
 def _describe_segmentation(path: Path, header: Any) -> _Segmentation:
-    series = [str(one.SeriesInstanceUID) for one in header.get("ReferencedSeriesSequence", ())]
-    segments = {int(one.SegmentNumber): str(one.SegmentLabel) for one in header.get("SegmentSequence", ())}
+    series = [str(item.SeriesInstanceUID) for item in header.get("ReferencedSeriesSequence", ())]
+    segments = {int(item.SegmentNumber): str(item.SegmentLabel) for item in header.get("SegmentSequence", ())}
     return _Segmentation(path, series[0] if series else "", segments)
 
 
@@ -262,29 +240,28 @@ def _first_folder(root: Path, path: Path) -> str:
 
 
 def _name_series(root: Path, series: Sequence[_Series]) -> dict[tuple[str, str], _Series]:
-    """Return the series by (case, patient); several series in one folder are told apart by a digest of their UID."""
-    shared = [one.folder for one in series]
+    """Return the series by (case, patient); of several series in a folder each has a digest of its UID in its name."""
+    folders = Counter(scan.folder for scan in series)
     named = {}
-    for one in series:
-        parts = one.folder.relative_to(root).parts or (root.resolve().name,)
+    for scan in series:
+        parts = scan.folder.relative_to(root).parts or (root.resolve().name,)
         case = "_".join(parts)
-        if shared.count(one.folder) > 1:
-            case += "_" + sha256(one.uid.encode()).hexdigest()[:8]
-        named[NAME_PATTERN.sub("-", case), NAME_PATTERN.sub("-", parts[0])] = one
+        if folders[scan.folder] > 1:
+            case += "_" + sha256(scan.uid.encode()).hexdigest()[:8]
+        named[NAME_PATTERN.sub("-", case), NAME_PATTERN.sub("-", parts[0])] = scan
     return named
 
 
-def _find_label(
+def _find_labels(
     case: str, series: _Series, named: Mapping[str, Path] | None, segmentations: Sequence[_Segmentation]
-) -> Path | None:
+) -> tuple[Path, ...]:
     if named is not None:
-        found = [named[case]] if case in named else []
-    else:
-        found = [one.path for one in segmentations if one.series == series.uid]
-        found = found or sorted(series.folder.glob("*.nii*"))
-    if len(found) > 1:
+        return (named[case],) if case in named else ()
+    paths = [segmentation.path for segmentation in segmentations if segmentation.series == series.uid]
+    paths = paths or sorted(series.folder.glob("*.nii*"))
+    if len(paths) > 1:
         raise DataError(
             f"Expected one label map for the series in {series.folder} (case {case}), but got "
-            f"{' and '.join(str(one) for one in found)}. Remove the others, or give the pattern `labels`."
+            f"{' and '.join(map(str, paths))}. Remove the others, or give the pattern `labels`."
         )
-    return found[0] if found else None
+    return tuple(paths)

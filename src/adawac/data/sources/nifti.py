@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from adawac.data.cases import Case, CaseRef
 from adawac.data.parallel import run_jobs
 from adawac.data.preprocessing import CT, MR
@@ -17,8 +15,6 @@ from adawac.data.sources.file_search import case_and_channel, channel_fault, is_
 from adawac.data.sources.scan_files import read_json, read_nifti_image, read_nifti_label, read_nifti_values
 from adawac.data.sources.source import SOURCES, Classes, Source, as_classes, check_refs, drop_unlabelled
 from adawac.errors import ConfigError, DataError, MissingFileError
-
-__all__ = ["NAME_PATTERN", "NiftiSource", "found_classes", "load_nifti", "nifti", "read_groups"]
 
 #: What a made-up name must not contain.
 NAME_PATTERN = re.compile(r"[^\w.-]+")
@@ -41,37 +37,26 @@ def load_nifti(ref: CaseRef, classes: Classes, channels: int) -> Case:
     image, affine = read_nifti_image(ref.images, channels)
     shape = image.shape[1:]
     label = read_nifti_label(ref.labels[0], classes, ref.images[0], shape, affine) if ref.labels else None
-    return Case(
-        dataset=ref.dataset,
-        patient=ref.patient,
-        id=ref.id,
-        group=ref.group,
-        image=image,
-        label=label,
-        spacing=tuple(float(size) for size in np.linalg.norm(affine[:3, :3], axis=0)),
-        affine=affine,
-        class_names=tuple(classes),
-        files=ref.files,
-    )
+    return ref.with_voxels(image, label, affine, tuple(classes))
 
 
 @dataclass(frozen=True, kw_only=True)
 class NiftiSource(Source):
-    """Pairs of NIfTI images and label maps that were found when the source was opened.
+    """Pairs of NIfTI images and label maps that were listed when the source was opened.
 
     Attributes:
-        found: The cases.
+        refs: The cases.
     """
 
-    found: tuple[CaseRef, ...]
+    refs: tuple[CaseRef, ...]
 
     def cases(self) -> list[CaseRef]:
         """Return the cases."""
-        return list(self.found)
+        return list(self.refs)
 
     def lacking_labels(self) -> list[CaseRef]:
         """Return the cases without a label map; those that are for testing need none."""
-        return [ref for ref in self.found if not ref.labels and ref.split != "test"]
+        return [ref for ref in self.refs if not ref.labels and ref.split != "test"]
 
     def load(self, ref: CaseRef) -> Case:
         """Read one case."""
@@ -108,7 +93,7 @@ def nifti(
         channels: Names of the image channels.
         modality: `CT` or `MR`, which decides the default intensity window; by default what `dataset.json` says, or MR.
         patient: Regular expression; what its first group finds in a case's id is the patient (`(patient\d+)_`). By
-            default every case is a patient of its own.
+            default every case is a separate patient.
         groups: CSV file with the columns `patient,group`.
         skip_unlabelled: Leave scans without a label map out, with a warning, instead of refusing the folder.
         dataset: Name of the data set; by default that of `dataset.json` or of the folder.
@@ -122,50 +107,41 @@ def nifti(
     description: dict[str, Any] = {}
     pairs: list[_Pair]
     if images is not None and labels is not None:
-        patterns, place = [images] if isinstance(images, str) else list(images), repr(labels)
+        patterns, label_place = [images] if isinstance(images, str) else list(images), repr(labels)
         pairs = [(case, "", image, label) for case, image, label in match_patterns(root, patterns, labels)]
     elif (root / "dataset.json").is_file():
         description = _read_description(root / "dataset.json")
         listed = "training" in description
-        place = "what dataset.json lists" if listed else "labelsTr/CASE.nii.gz"
+        label_place = "what dataset.json lists" if listed else "labelsTr/CASE.nii.gz"
         pairs = _match_listed(root, description) if listed else _match_folders(root, description)
     else:
         raise DataError(f"Expected {_LAYOUTS}, but {root} has no dataset.json. Give the patterns.")
     name = dataset or NAME_PATTERN.sub("-", str(description.get("name") or root.resolve().name)).strip("-.") or "nifti"
     group_of = read_groups(Path(groups)) if groups else {}
     refs = []
-    for case, split, image_files, label_files in pairs:
-        who = _patient_of(case, patient)
-        refs.append(
-            CaseRef(
-                dataset=name,
-                patient=who,
-                id=case,
-                group=group_of.get(who),
-                split=split,
-                images=image_files,
-                labels=label_files,
-            )
-        )
-    refs = check_refs(sorted(refs, key=lambda ref: ref.id), root)
+    for case, split, image_files, label_files in sorted(pairs, key=lambda pair: pair[0]):
+        person = _patient_of(case, patient)
+        files = {"images": image_files, "labels": label_files}
+        refs.append(CaseRef(dataset=name, patient=person, id=case, group=group_of.get(person), split=split, **files))
+    refs = check_refs(refs, root)
     names = tuple(channels or _channel_names(description) or [f"channel {k}" for k in range(len(refs[0].images))])
-    ct = (modality or "").upper() == "CT" or (modality is None and all(one.upper() == "CT" for one in names))
+    ct = (modality or "").upper() == "CT" or (modality is None and all(channel.upper() == "CT" for channel in names))
     source = NiftiSource(
         root=root,
         dataset=name,
         classes=as_classes(classes) if classes else _described_classes(root, description) or found_classes(refs),
         channels=names,
         preprocessing=CT if ct else MR,
-        found=tuple(refs),
-        label_place=place,
+        refs=tuple(refs),
+        label_place=label_place,
     )
-    return replace(source, found=drop_unlabelled(source)) if skip_unlabelled else source
+    return replace(source, refs=drop_unlabelled(source)) if skip_unlabelled else source
 
 
 def read_groups(path: Path) -> dict[str, str]:
     """Read a CSV file with the columns patient and group."""
     if not path.is_file():
-        raise MissingFileError(f"Expected a CSV file with patient,group, but {path} is not there. Correct the path.")
+        raise MissingFileError(f"Expected a CSV file with patient,group, but {path} is not there. Check the path.")
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     if not rows or not {"patient", "group"} <= set(rows[0]):
@@ -175,7 +151,7 @@ def read_groups(path: Path) -> dict[str, str]:
     return {row["patient"]: row["group"] for row in rows}
 
 
-# A case that was found: its id, its split, its image files and its label files.
+# A case: its id, its split, its image files and its label files.
 _Pair = tuple[str, str, tuple[Path, ...], tuple[Path, ...]]
 
 
@@ -185,11 +161,9 @@ def _patient_of(case: str, pattern: str | None) -> str:
     try:
         match = re.search(pattern, case)
     except re.error as error:
-        raise ConfigError(
-            f"Expected a regular expression for `patient`, but got {pattern!r} ({error}). Correct it."
-        ) from error
+        raise ConfigError(f"Expected a regular expression for `patient`, but got {pattern!r} ({error}).") from error
     if match is None:
-        raise DataError(f"Expected {pattern!r} to find the patient in {case!r}, but it does not. Correct the pattern.")
+        raise DataError(f"Expected {pattern!r} to find the patient in {case!r}, but it does not. Change the pattern.")
     return match[1] if match.groups() else match[0]
 
 
@@ -219,12 +193,12 @@ def _match_folders(root: Path, description: Mapping[str, Any]) -> list[_Pair]:
 
 
 def _unique_stems(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for path in _scans(folder):
-        other = found.setdefault(stem(path), path)
+        other = paths.setdefault(stem(path), path)
         if other is not path:
             raise DataError(f"Expected one label map per case, but got {other} and {path}. Remove the copy.")
-    return found
+    return paths
 
 
 def _match_listed(root: Path, description: Mapping[str, Any]) -> list[_Pair]:
@@ -234,7 +208,7 @@ def _match_listed(root: Path, description: Mapping[str, Any]) -> list[_Pair]:
         if not isinstance(entry, dict) or "image" not in entry:
             raise DataError(
                 f"Expected image and label in each entry of `training` in {root / 'dataset.json'}, but got {entry!r}. "
-                "Mend dataset.json."
+                "Fix dataset.json."
             )
         image, label = _inside(root, entry["image"]), _inside(root, entry.get("label") or "")
         pairs.append((stem(image), "train", (image,), (label,) if label.is_file() else ()))
@@ -253,19 +227,19 @@ def _read_description(path: Path) -> dict[str, Any]:
         numbered = name in ("channel_names", "modality")
         if not isinstance(part, type(example)) or (numbered and not all(str(key).isdigit() for key in part)):
             raise DataError(
-                f"Expected {name} in {path} to be like {json.dumps(example)}, but got {json.dumps(part)[:80]}. Mend it."
+                f"Expected {name} in {path} to be like {json.dumps(example)}, but got {json.dumps(part)[:80]}."
             )
     for entry in [*description.get("training", []), *description.get("test", [])]:
         names = entry.values() if isinstance(entry, dict) else [entry]
-        if not all(isinstance(one, str) for one in names):
-            raise DataError(f"Expected names of files in the lists of {path}, but got {entry!r}. Mend dataset.json.")
+        if not all(isinstance(name, str) for name in names):
+            raise DataError(f"Expected names of files in the lists of {path}, but got {entry!r}. Fix dataset.json.")
     return description
 
 
 def _inside(root: Path, name: str) -> Path:
     """Return a file that is listed; by its name it must lie below the folder, wherever links lead from there."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise DataError(f"Expected files below {root}, but dataset.json lists {name!r}. Mend dataset.json.")
+        raise DataError(f"Expected files below {root}, but dataset.json lists {name!r}. Fix dataset.json.")
     return root / name
 
 
@@ -309,11 +283,11 @@ def found_classes(refs: Sequence[CaseRef]) -> Classes:
     values: set[int] = set()
     fault: DataError | None = None
     paths = [path for ref in refs for path in ref.labels]
-    for _, found in run_jobs(_values_or_fault, paths, title="Looking for label values", workers=1):
-        if isinstance(found, DataError):
-            fault = fault or found
+    for _, result in run_jobs(_values_or_fault, paths, title="Looking for label values", workers=1):
+        if isinstance(result, DataError):
+            fault = fault or result
         else:
-            values |= found
+            values |= result
     if paths and not values:
         raise fault or DataError("Expected label maps with voxels, but got none. Export them again.")
     if paths and not values - {0}:

@@ -17,23 +17,23 @@ _SLICE = re.compile(r"(?P<case>.+)_slice_?(?P<number>\d+)\.(h5|npz)")
 def find_folder(root: Path, name: str) -> Path | None:
     """Return the folder called `name`: `root` itself, in it, or one level below."""
     candidates = [root, root / name, *sorted(root.glob(f"*/{name}"))]
-    return next((one for one in candidates if one.name == name and one.is_dir()), None)
+    return next((folder for folder in candidates if folder.name == name and folder.is_dir()), None)
 
 
 def group_slices(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Return the slice files of each case in `folder`, sorted by number; a gap is a `DataError`."""
-    found: dict[str, dict[int, Path]] = {}
+    slices: dict[str, dict[int, Path]] = {}
     for path in sorted(folder.iterdir()):
         if match := _SLICE.fullmatch(path.name):
-            found.setdefault(match["case"], {})[int(match["number"])] = path
-    for case, numbers in found.items():
+            slices.setdefault(match["case"], {})[int(match["number"])] = path
+    for case, numbers in slices.items():
         missing = sorted(set(range(max(numbers) + 1)) - set(numbers))
         if missing:
             raise DataError(
                 f"Expected the slices 0 to {max(numbers)} of {case} in {folder}, but {missing[:5]} are missing. "
                 "Copy them again: slice numbers are part of a sample's id."
             )
-    return {case: tuple(numbers[number] for number in sorted(numbers)) for case, numbers in found.items()}
+    return {case: tuple(numbers[number] for number in sorted(numbers)) for case, numbers in slices.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +49,9 @@ class SliceSource(Source):
                 f"Expected the slices of {ref.name_file()} to have one shape, but got {sorted(shapes)}. Export again."
             )
         whole = parts[0][0].ndim == 3
-        images, labels = ([part[place] for part in parts] for place in (0, 1))
-        return Case(
-            dataset=ref.dataset,
-            patient=ref.patient,
-            id=ref.id,
-            group=ref.group,
-            image=(images[0] if whole else np.stack(images))[None].astype(np.float32, copy=False),
-            label=labels[0] if whole else np.stack(labels),
-            spacing=(1.0, 1.0, 1.0),
-            affine=None,
-            class_names=self.class_names,
-            files=ref.files,
-        )
+        images, labels = zip(*parts, strict=True)
+        image, label = (images[0], labels[0]) if whole else (np.stack(images), np.stack(labels))
+        return ref.with_voxels(image[None], label, None, self.class_names)
 
     def _read(self, path: Path) -> tuple[Array, Array]:
         arrays = read_arrays(path)
