@@ -2,7 +2,7 @@
 
 # ruff: noqa: RUF009  (`setting` and `section` are `dataclasses.field` with a help text)
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -144,3 +144,35 @@ class TrainConfig(Config):
         if self.data.batch_size < ranks:
             problem = f"expected a sample for each of {ranks} devices, but got {self.data.batch_size}."
             yield "data.batch_size", f"{problem} Enlarge the batch, or take fewer devices."
+
+
+NOT_DECISIVE = (
+    "data.store",  # by its content, not by its path
+    "data.residence",
+    "data.workers",
+    "hardware.accelerator",
+    "hardware.devices",
+    "hardware.nodes",
+    "hardware.compile",
+    "hardware.capture",
+    "checkpoint_every",
+    "track",
+)
+"""Settings that say where and how fast a run runs, but do not decide its result."""
+
+ROUNDING = ("hardware.fused", "hardware.deterministic")
+"""Settings that change the last bits of a result, and nothing that one would compare."""
+
+
+def decisive(settings: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """Return settings (as plain data) without those of `NOT_DECISIVE` and without `others`, both by dotted path."""
+    left_out = {*NOT_DECISIVE, *others}
+
+    def keep(section: Mapping[str, Any], above: str) -> dict[str, Any]:
+        return {
+            name: keep(value, f"{above}{name}.") if isinstance(value, Mapping) else value
+            for name, value in section.items()
+            if f"{above}{name}" not in left_out
+        }
+
+    return keep(settings, "")

@@ -154,6 +154,18 @@ class Run:
         """Names of the checkpoints."""
         return self._names(layout.CHECKPOINTS, ".safetensors")
 
+    @property
+    def selected_checkpoint(self) -> str:
+        """Name of the checkpoint that is the run's result: what `validation.select` says, or `last` without that."""
+        selected = "last" if self.config is None else self.config.validation.select
+        return selected if selected in self.checkpoints else "last"
+
+    def checkpoint_name(self, name: str | None = None) -> str:
+        """Return the name of a checkpoint that is there: `name`, or by default the selected one."""
+        name = name or self.selected_checkpoint
+        self._known(name, self.checkpoints, "a checkpoint")
+        return name
+
     def checkpoint(
         self, name: str = "last", framework: Literal["numpy", "torch"] = "numpy", device: str = "cpu"
     ) -> Checkpoint:
