@@ -137,7 +137,7 @@ def test_an_epochs_numbers_are_the_means_of_its_own_steps(tmp_path):
         assert recorder.end_epoch(2, {"val_dice": 0.5})["loss"] == pytest.approx(alone.loss.item())
     run = Run(tmp_path / "run")
     assert np.isnan(run.history["ell_ce"]).tolist() == [[False, False], [True, False]]
-    assert [one["loss"] for one in run.metrics] == pytest.approx([np.mean(first), alone.loss.item()])
+    assert [metrics["loss"] for metrics in run.metrics] == pytest.approx([np.mean(first), alone.loss.item()])
 
 
 def test_a_run_that_goes_on_after_the_hold_moves_at_once(tmp_path):

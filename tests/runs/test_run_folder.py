@@ -67,7 +67,7 @@ def test_an_example_run_is_complete(example: Path) -> None:
     assert len(run.samples) == 60
     assert set(run.samples.case.tolist()) == {"case01", "case02", "case03"}
     assert run.history["beta"].shape == (20, 60)
-    assert [one["epoch"] for one in run.metrics] == list(range(1, 21))
+    assert [metrics["epoch"] for metrics in run.metrics] == list(range(1, 21))
     assert run.checkpoints == ["last"]
     assert run.checkpoint().state["ids"] == run.samples.id.tolist()
     assert {score.metric for score in run.scores("test-strict")} == {"dice", "hd95"}
@@ -462,12 +462,12 @@ def test_the_selected_checkpoint_is_what_the_configuration_says(
     run = Run(tmp_path / "run")
     assert run.selected_checkpoint == run.checkpoint_name() == result
     assert run.checkpoint_name("last") == "last"
-    with pytest.raises(RunError, match=r"Expected a checkpoint of .*run, but got 'lats'\. Near names: last"):
+    with pytest.raises(RunError, match=r"Expected a checkpoint of .*run, but got 'lats'\. Near names: 'last'"):
         run.checkpoint_name("lats")
 
 
 def test_a_run_without_checkpoints_has_no_result(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run", TrainConfig()):
         pass
-    with pytest.raises(RunError, match="Expected a checkpoint of .*run, but got 'last'"):
+    with pytest.raises(RunError, match=r"Expected a checkpoint of .*run, but got 'last'"):
         Run(tmp_path / "run").checkpoint_name()

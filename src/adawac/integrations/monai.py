@@ -84,9 +84,9 @@ class TwoViewsd(Randomizable, Transform):
         try:
             return operator.index(data[self.index])
         except (KeyError, TypeError):
-            given = f"{data[self.index]!r}" if self.index in data else f"an item with {', '.join(map(repr, data))}"
+            value = f"{data[self.index]!r}" if self.index in data else f"an item with {', '.join(map(repr, data))}"
             raise DataError(
-                f"Expected the sample's row under {self.index!r}, a whole number, but got {given}. "
+                f"Expected the sample's row under {self.index!r}, a whole number, but got {value}. "
                 f'Number the training data: [{{**item, "{self.index}": row}} for row, item in enumerate(data)].'
             ) from None
 

@@ -87,7 +87,7 @@ class Line(NamedTuple):
 
 def encode_line(epoch: int, values: Mapping[str, Any]) -> bytes:
     """Return one line; a number that is not finite becomes null, which every reader of JSON knows."""
-    written = {name: _written(name, one) for name, one in values.items()}
+    written = {name: _written(name, value) for name, value in values.items()}
     return json.dumps({"epoch": epoch, **written}, allow_nan=False).encode("ascii") + b"\n"
 
 
@@ -141,9 +141,9 @@ def check_rest(path: Path, end: int, mark: bytes) -> None:
 
 def _strict(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _strict(one) for key, one in value.items()}
+        return {str(key): _strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(one) for one in value]
+        return [_strict(item) for item in value]
     if hasattr(value, "item"):  # a NumPy or torch scalar
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

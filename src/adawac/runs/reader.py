@@ -21,8 +21,6 @@ from adawac.runs.history import FIELDS, History
 from adawac.runs.layout import Line, read_json, read_lines
 from adawac.runs.results import Gallery, Score, read_scores
 
-__all__ = ["Run", "list_runs"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -129,11 +127,12 @@ class Run:
 
     def curve(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
         """Return the epochs and the values of one metric; NaN where it was not finite, or not logged."""
-        names = {key for one in self.metrics for key in one}
+        names = {key for metrics in self.metrics for key in metrics}
         if name not in names:
             raise RunError(f"Expected a metric of {self.folder}, but got {name!r}. Near names: {near(name, names)}.")
-        values = [np.nan if one.get(name) is None else float(one[name]) for one in self.metrics]
-        return np.array([one["epoch"] for one in self.metrics], dtype=np.int64), np.array(values, dtype=np.float64)
+        values = [np.nan if metrics.get(name) is None else float(metrics[name]) for metrics in self.metrics]
+        epochs = [metrics["epoch"] for metrics in self.metrics]
+        return np.array(epochs, dtype=np.int64), np.array(values, dtype=np.float64)
 
     @cached_property
     def history(self) -> History:
@@ -178,11 +177,11 @@ class Run:
         return self._names(layout.SCORES, ".csv")
 
     def scores(self, evaluation: str) -> list[Score]:
-        """Return the scores of one evaluation; those that do not say of which data set are of the run's own."""
+        """Return the scores of one evaluation; those without a data set get the run's."""
         self._known(evaluation, self.evaluations, "an evaluation")
-        own = str(self.data.get("dataset") or "")
-        found = read_scores(layout.scores_path(self.folder, evaluation))
-        return [one if one.dataset or not own else replace(one, dataset=own) for one in found]
+        dataset = str(self.data.get("dataset") or "")
+        scores = read_scores(layout.scores_path(self.folder, evaluation))
+        return [score if score.dataset or not dataset else replace(score, dataset=dataset) for score in scores]
 
     @property
     def galleries(self) -> list[str]:
@@ -226,12 +225,12 @@ class Run:
         """Parts that this folder does not give, and why."""
         for part in ("config", "environments", "data", "samples"):
             getattr(self, part)
-        found = dict(self._faults)
+        missing = dict(self._faults)
         lists = {layout.CHECKPOINTS: self.checkpoints, layout.SCORES: self.evaluations, layout.GALLERY: self.galleries}
-        found |= {part: "there is none" for part, names in lists.items() if not names}
+        missing |= {part: "there is none" for part, names in lists.items() if not names}
         epochs: dict[str, Sized] = {layout.METRICS: self.metrics, layout.HISTORY: self.history}
-        found |= {part: "no epoch is complete" for part, there in epochs.items() if not len(there)}
-        return found
+        missing |= {part: "no epoch is complete" for part, written in epochs.items() if not len(written)}
+        return missing
 
     def require(self, *parts: str) -> None:
         """Raise a `RunError` unless the parts, named as their files are, can be given."""
@@ -258,8 +257,8 @@ class Run:
             return otherwise
 
     def _names(self, folder: str, ending: str) -> list[str]:
-        found = (self.folder / folder).glob(f"*{ending}")
-        return sorted(one.name.removesuffix(ending) for one in found if not one.name.startswith("."))
+        paths = (self.folder / folder).glob(f"*{ending}")
+        return sorted(path.name.removesuffix(ending) for path in paths if not path.name.startswith("."))
 
     def _known(self, name: str, names: list[str], what: str) -> None:
         if name not in names:
@@ -283,8 +282,8 @@ def list_runs(root: Path | str) -> list[Run]:
 def _run_folders(folder: str) -> Iterator[str]:
     """Yield the run folders below one, without looking into them."""
     try:
-        with os.scandir(folder) as found:
-            entries = list(found)
+        with os.scandir(folder) as scanned:
+            entries = list(scanned)
     except OSError as error:
         log.warning("%s", error)
         return

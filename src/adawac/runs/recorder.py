@@ -87,7 +87,7 @@ class EpochRecord:
     """CE, Dice, ACR and beta of every sample of an epoch, and its losses: a hook on the criterion notes every step.
 
     Everything stays in the same tensors on the device and nothing waits for it, so that a step can be captured as a
-    CUDA graph. Steps in evaluation mode do not count; copies of the criterion (`copy.deepcopy`, pickle) are not recorded.
+    CUDA graph. Steps in evaluation mode and copies of the criterion (`copy.deepcopy`, pickle) are not recorded.
 
     Attributes:
         values: (4, n) the `FIELDS` of each sample; NaN where it was not seen.

@@ -87,17 +87,17 @@ def validate(
         if labels is None:
             continue
         with fabric.autocast():
-            predicted = segment(network, images, config.data.image_size, device=fabric.device, resize=resize)
-        classes = score_volume(predicted, labels, store.num_classes, convention=config.validation.convention)
+            found = segment(network, images, config.data.image_size, device=fabric.device, resize=resize)
+        classes = score_volume(found, labels, store.num_classes, convention=config.validation.convention)
         for metric in metrics:
-            scores[metric].append([getattr(score, metric) for score in classes])
+            scores[metric].append([getattr(one, metric) for one in classes])
     network.train(was_training)
     numbers: dict[str, Any] = {}
     for metric, rows in _everyones(scores, fabric).items():
         by_class = np.nanmean(np.array(rows, dtype=np.float64), axis=0)
         numbers[f"val_{metric}"] = float(np.nanmean(by_class))
         named = zip(store.class_names[1:], by_class, strict=True)
-        numbers |= {f"val_{metric}_{name}": float(score) for name, score in named}
+        numbers |= {f"val_{metric}_{name}": float(one) for name, one in named}
     return numbers
 
 
@@ -123,16 +123,19 @@ def _everyones(scores: dict[str, list[list[float]]], fabric: Fabric) -> dict[str
 
 
 class TrainingProgress(Protocol):
-    """What is told how training goes: give it to `adawac.fit(watch=…)`."""
+    """What `adawac.fit(watch=…)` tells how training goes. A class that derives from it may leave methods out."""
 
     def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
         """Training starts, or goes on; `steps` make an epoch."""
+        return
 
     def step(self, epoch: int, step: int) -> None:
         """A step is done. Called once a step: be quick, and do not look at tensors."""
+        return
 
     def epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """An epoch is done."""
+        return
 
 
 class _Silence(TrainingProgress):
@@ -284,6 +287,7 @@ def _fit(
         trackers.log(epoch, metrics)
         progress.epoch(epoch, metrics)
     fabric.barrier()  # the run is finished once every rank has come this far
+    recorder.close("finished")
 
 
 def _check_finite(trainer: Trainer, recorder: RunRecorder, folder: Path, epoch: int) -> None:

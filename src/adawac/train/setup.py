@@ -94,7 +94,7 @@ def warn_of_short_end(num_samples: int, batch_size: int, world: int = 1, accumul
     """Warn if the step that every epoch ends with, and so the run, has very few samples next to the others.
 
     The gradient of a few slices, which may all be empty, has the same learning rate as that of a whole batch, and
-    nothing comes after it to mend what it did.
+    no step after it corrects what it did.
 
     Args:
         num_samples: Samples of an epoch.
