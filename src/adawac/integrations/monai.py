@@ -60,7 +60,7 @@ class TwoViewsd(Randomizable, Transform):
     def randomize(self, data: Any = None) -> None:
         """Give the transforms their next seed."""
         worker = get_worker_info()
-        drawn = int(self.R.randint(MAX_SEED, dtype="uint32"))  # a copy in every worker, where nobody seeds them
+        drawn = int(self.R.randint(MAX_SEED, dtype="uint32"))  # the same in every worker that is not seeded
         if hasattr(self.transform, "set_random_state"):
             self.transform.set_random_state(seed=(drawn + (0 if worker is None else worker.seed)) % MAX_SEED)
 

@@ -89,7 +89,7 @@ def _commit() -> str | None:
     """Return the commit of a checkout that adawac runs from, with a + where files differ from it."""
     source = Path(adawac.__file__).parents[1]
     root = source.parent
-    if source.name != "src" or not (root / ".git").exists():  # below lib/ it would be the commit of somebody's project
+    if source.name != "src" or not (root / ".git").exists():  # below lib/ it would be another project's commit
         return None
     git = ["git", "-C", str(root)]
     try:

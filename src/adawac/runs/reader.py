@@ -244,17 +244,17 @@ class Run:
     def _faults(self) -> dict[str, str]:
         return {}
 
-    def _give(self, part: str, read: Callable[[Path], T], otherwise: T) -> T:
-        """Return a part, or `otherwise` and a note of why."""
+    def _give(self, part: str, read: Callable[[Path], T], default: T) -> T:
+        """Return a part, or the default where it cannot be read, and note why."""
         path = self.folder / part
         if not path.is_file():
             self._faults[part] = "it is not there"
-            return otherwise
+            return default
         try:
             return read(path)
         except (AdawacError, OSError, ValueError, LookupError, TypeError) as error:
             self._faults[part] = f"it cannot be read: {error}"
-            return otherwise
+            return default
 
     def _names(self, folder: str, ending: str) -> list[str]:
         paths = (self.folder / folder).glob(f"*{ending}")

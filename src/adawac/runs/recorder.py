@@ -418,7 +418,7 @@ def plain(value: Any) -> Any:
 
 
 def _on_first_rank(work: Callable[[], None]) -> None:
-    """Do something on the first rank; if it fails, raise on all of them, or the others would wait for ever."""
+    """Do something on the first rank; if it fails, raise on all of them, or the others would wait forever."""
     problem = None
     if world_size() == 1 or dist.get_rank() == 0:
         try:
@@ -436,7 +436,7 @@ def _method_name(criterion: Criterion) -> str:
     """Return the name that a criterion's method has in `METHODS`, or else its class's."""
     names = []
     for name in METHODS:
-        with suppress(AdawacError):  # somebody's plug-in that cannot be imported
+        with suppress(AdawacError):  # a plug-in that cannot be imported
             method: Any = METHODS[name]
             if type(criterion) is (method.func if isinstance(method, partial) else method):
                 names.append(name)

@@ -37,8 +37,8 @@ class Score:
         checkpoint: Which weights predicted.
         split: Which part of the data the case belongs to.
         unit: Of distances: `mm` or `voxel`; empty for other metrics.
-        dataset: Which data set the patient is of: another one's patient of the same name is somebody else. Empty where
-            unknown; `Run.scores` takes that of the run then.
+        dataset: The patient's data set: patients of two data sets may have the same name. Empty where unknown;
+            `Run.scores` then fills in the run's.
         epoch: How far these weights had been trained; None where unknown. A run may go on: see `Run.outdated`.
     """
 

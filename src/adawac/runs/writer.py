@@ -122,7 +122,7 @@ class RunWriter:
         try:
             merged = table if self.samples is None else _grow(self.samples, table)
         except RunError:
-            self.close("interrupted")  # whoever opened the run may not have come as far as its block
+            self.close("interrupted")  # the caller may not have entered its block yet
             raise
         self._write(partial(_write_table, self.folder / layout.SAMPLES, merged))
         self.samples = merged
@@ -205,7 +205,7 @@ class RunWriter:
     def rewind(self, epoch: int) -> None:
         """Drop metrics and history after `epoch`, the one that a checkpoint ends with, to go on from there.
 
-        Checkpoints stay: whoever goes on knows which are still of use (see `remove_checkpoint`).
+        Checkpoints stay: the caller removes those that are of no use any more (see `remove_checkpoint`).
         """
         metrics, blocks = read_lines(self.folder / layout.METRICS), scan(self.folder / layout.HISTORY)
         kept = [block for block in blocks if block.epoch <= epoch]

@@ -73,7 +73,7 @@ class TrainingState:
         return {"ids": self.ids, "precision": {} if self.precision is None else self.precision.state_dict()}
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Take over what `tensors` and `plain` gave; beta goes by sample id, new samples start at one half."""
+        """Restore what `tensors` and `plain` returned. Beta goes by sample id; new samples start at one half."""
         averaged = _below(tensors, "averaged")
         if self.averaged is not None and not averaged:
             raise RunError(
@@ -129,7 +129,7 @@ class TrainingState:
 
 
 def _like(value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Return a value in its parameter's memory layout, which files do not keep and fused optimisers insist on."""
+    """Return a value in its parameter's memory layout: files do not keep it, fused optimisers require it."""
     return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value
 
 
@@ -248,7 +248,7 @@ class Checkpoints:
 
 
 def check_resumed(config: TrainConfig, run: Run) -> None:
-    """Refuse to go on in a way that would make the run's own description wrong, or cut its record for nothing."""
+    """Refuse to resume where the run's description would become wrong, or its record would be lost."""
     if "loop" in run.settings:
         raise RunError(
             f"Expected a run of `adawac train` to go on with, but {run.folder} is of another training loop "
@@ -272,7 +272,7 @@ def check_resumed(config: TrainConfig, run: Run) -> None:
 
 
 def _check_last(run: Run) -> None:
-    """Refuse a run that was saved and has lost what was saved: it would begin again."""
+    """Refuse a run whose last checkpoint was saved but is gone: it would begin again."""
     if "last" in run.checkpoints or not ("last" in run.info.get("saved", ()) or run.status == "finished"):
         return
     path = checkpoint_path(run.folder, "last")
@@ -285,7 +285,7 @@ def _check_last(run: Run) -> None:
 
 
 def _begun(run: Run) -> int:
-    """Return the epoch that the last checkpoint is of, or within; 0 where none can be read, as will be told."""
+    """Return the epoch that the last checkpoint is of, or within; 0 where it cannot be read."""
     try:
         state = read_state(checkpoint_path(run.folder, "last"))
     except (RunError, FileNotFoundError):
@@ -304,7 +304,7 @@ def batches_of(config: TrainConfig, steps: int) -> dict[str, int]:
 
 
 def check_batches(folder: Path, state: dict[str, Any], now: dict[str, int]) -> None:
-    """Refuse to finish an epoch with other batches than it began with: samples would be left out or come twice."""
+    """Refuse to finish an epoch with different batches: samples would be skipped or repeated."""
     then = state.get("batches", now)
     changed = [name for name in now if then.get(name) != now[name]]
     if changed:

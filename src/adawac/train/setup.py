@@ -86,7 +86,7 @@ def average(network: nn.Module, decay: float) -> AveragedModel:
 
 log = logging.getLogger(__name__)
 
-_ENOUGH = 8  # samples, whatever the size of a batch
+_ENOUGH = 8  # samples, for any size of batch
 _SHARE = 3  # a batch of at least one in three of the others' samples is not much noisier than they are
 
 

@@ -53,7 +53,7 @@ class TwoViews:
 
 
 def as_list(levels: Levels) -> list[Tensor]:
-    """Return the levels of deep supervision, which are one where there is none."""
+    """Return the levels of deep supervision; a single one without it."""
     return [levels] if isinstance(levels, Tensor) else list(levels)
 
 

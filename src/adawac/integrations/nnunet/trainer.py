@@ -78,7 +78,7 @@ class nnUNetTrainerAdaWAC(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  (
             **self.options,
         }
 
-    # nnU-Net's is static, but called on the trainer; as a method it wraps that of whatever trainer is mixed in.
+    # nnU-Net's is static, but called on the trainer; as a method it wraps that of any trainer that is mixed in.
     def get_training_transforms(self, *args: Any, **kwargs: Any) -> TwoViews:
         """Return nnU-Net's augmentation, drawn twice."""
         return TwoViews(super().get_training_transforms(*args, **kwargs))
