@@ -17,7 +17,7 @@ import numpy.typing as npt
 from adawac.errors import RunError, near
 
 FIELDS = ("ell_ce", "ell_dice", "reg_ac", "beta")
-MARK = np.lib.format.MAGIC_PREFIX
+BLOCK_MARK = np.lib.format.MAGIC_PREFIX
 """What every block begins with."""
 
 Floats = npt.NDArray[np.float32]

@@ -18,13 +18,12 @@ from adawac.files import is_locked
 from adawac.runs import layout
 from adawac.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from adawac.runs.history import FIELDS, History
-from adawac.runs.layout import Line, read_json, read_lines
+from adawac.runs.layout import MetricsLine, read_json, read_lines
 from adawac.runs.results import Gallery, Score, read_scores
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Floats = npt.NDArray[np.float64]
 
 
 class Run:
@@ -121,11 +120,11 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """One mapping per epoch, with `epoch` and what was logged for it."""
         epochs: dict[int, dict[str, Any]] = {}
-        for line in self._give(layout.METRICS, read_lines, list[Line]()):
+        for line in self._give(layout.METRICS_FILE, read_lines, list[MetricsLine]()):
             epochs.setdefault(line.values["epoch"], {}).update(line.values)
         return list(epochs.values())
 
-    def curve(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
+    def curve(self, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Return the epochs and the values of one metric; NaN where it was not finite, or not logged."""
         names = {key for metrics in self.metrics for key in metrics}
         if name not in names:
@@ -228,7 +227,7 @@ class Run:
         missing = dict(self._faults)
         lists = {layout.CHECKPOINTS: self.checkpoints, layout.SCORES: self.evaluations, layout.GALLERY: self.galleries}
         missing |= {part: "there is none" for part, names in lists.items() if not names}
-        epochs: dict[str, Sized] = {layout.METRICS: self.metrics, layout.HISTORY: self.history}
+        epochs: dict[str, Sized] = {layout.METRICS_FILE: self.metrics, layout.HISTORY: self.history}
         missing |= {part: "no epoch is complete" for part, written in epochs.items() if not len(written)}
         return missing
 

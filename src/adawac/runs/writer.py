@@ -19,7 +19,7 @@ from adawac.files import LOCK, AppendFile, FolderLock, beside, is_temporary, mak
 from adawac.runs import layout
 from adawac.runs.checkpoints import save_checkpoint
 from adawac.runs.environment import describe_environment
-from adawac.runs.history import FIELDS, MARK, encode, scan
+from adawac.runs.history import BLOCK_MARK, FIELDS, encode, scan
 from adawac.runs.layout import check_rest, encode_line, now, read_lines, write_json
 from adawac.runs.reader import Run
 from adawac.runs.results import Score, Slice, write_gallery, write_scores
@@ -76,15 +76,15 @@ class RunWriter:
         _check_folder(self.folder, resume)  # again: the last holder of the lock may have filled it
         _remove_leftovers(self.folder)
         earlier = Run(self.folder) if resume else None
-        metrics, blocks = read_lines(self.folder / layout.METRICS), scan(self.folder / layout.HISTORY)
+        metrics, blocks = read_lines(self.folder / layout.METRICS_FILE), scan(self.folder / layout.HISTORY)
         self.samples: SampleTable | None = earlier.samples if earlier else None
         if blocks and self.samples is None:
             raise RunError(
                 f"Expected the table of the history's samples, but {self.folder / layout.SAMPLES} cannot be read. "
                 "Restore it from a copy, or start a new run."
             )
-        ends = {layout.METRICS: metrics[-1].end if metrics else 0, layout.HISTORY: blocks[-1].end if blocks else 0}
-        for (name, end), mark in zip(ends.items(), (b"\n", MARK), strict=True):
+        ends = {layout.METRICS_FILE: metrics[-1].end if metrics else 0, layout.HISTORY: blocks[-1].end if blocks else 0}
+        for (name, end), mark in zip(ends.items(), (b"\n", BLOCK_MARK), strict=True):
             check_rest(self.folder / name, end, mark)
         old = dict(earlier.info) if earlier else {}
         self._earlier = old if resume else None
@@ -207,7 +207,7 @@ class RunWriter:
 
         Checkpoints stay: the caller removes those that are of no use any more (see `remove_checkpoint`).
         """
-        metrics, blocks = read_lines(self.folder / layout.METRICS), scan(self.folder / layout.HISTORY)
+        metrics, blocks = read_lines(self.folder / layout.METRICS_FILE), scan(self.folder / layout.HISTORY)
         kept = [block for block in blocks if block.epoch <= epoch]
         self._settle()
         with self._explained():
