@@ -36,7 +36,7 @@ from adawac.config import (
     setting,
     to_dict,
 )
-from adawac.config.settings import BUILT_IN_METHODS
+from adawac.config.settings import BUILT_IN_METHODS, NOT_DECISIVE, ROUNDING, decisive
 from adawac.errors import ConfigError, MissingFileError
 from adawac.methods import _BUILT_IN
 from adawac.objective import Objective
@@ -506,3 +506,20 @@ def test_importing_config_is_light() -> None:
     env = os.environ | {"PYTHONPATH": source}
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert out.stdout == "[]\n"
+
+
+def test_settings_that_do_not_decide_a_result_are_settings():
+    plain = to_dict(TrainConfig())
+    for path in (*NOT_DECISIVE, *ROUNDING):
+        section, _, name = path.rpartition(".")
+        assert name in (plain[section] if section else plain)
+
+
+def test_what_decides_a_result_is_everything_else():
+    first = to_dict(TrainConfig())
+    free = {"data.workers": 7, "hardware.capture": "never", "track": ["csv"], "hardware.fused": False}
+    second = to_dict(override(TrainConfig(), free))
+    assert decisive(first) != decisive(second)  # fused kernels round differently
+    assert decisive(first, *ROUNDING) == decisive(second, *ROUNDING)
+    assert decisive(first)["hardware"].keys() == {"precision", "fused", "deterministic", "sync_batchnorm"}
+    assert decisive({"settings": {"track": 1}}) == {"settings": {"track": 1}}  # another loop's own

@@ -106,7 +106,7 @@ def test_training_is_that_of_a_plain_loop(tmp_path, options, same):
     run = Run(tmp_path / "run")
     assert (run.status, run.epoch, run.info["epochs"]) == ("finished", 2, 2)
     for name in ("ell_ce", "ell_dice", "reg_ac", "beta"):
-        np.testing.assert_allclose(run.history[name], np.stack([one[name] for one in history]), rtol=1e-6)
+        np.testing.assert_allclose(run.history[name], np.stack([epoch[name] for epoch in history]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("validated", [False, True])
@@ -118,7 +118,7 @@ def test_weights_can_be_held(tmp_path, validated):
     torch.testing.assert_close(beta, expected, rtol=1e-6, atol=0)
     run = Run(tmp_path / "run")
     np.testing.assert_array_equal(run.history["beta"][:2], 0.5)
-    np.testing.assert_allclose(run.history["ell_ce"], np.stack([one["ell_ce"] for one in history]), rtol=1e-6)
+    np.testing.assert_allclose(run.history["ell_ce"], np.stack([epoch["ell_ce"] for epoch in history]), rtol=1e-6)
 
 
 def test_a_checkpoint_in_a_new_folder_goes_on_to_hold_them(tmp_path):
@@ -156,7 +156,7 @@ def test_validation_neither_moves_beta_nor_is_recorded(tmp_path):
     beta, _ = trained(tmp_path, module=Validated(), validation=loader())
     torch.testing.assert_close(beta, expected, rtol=1e-6, atol=0)
     found = Run(tmp_path / "run").history["ell_ce"]
-    np.testing.assert_allclose(found, np.stack([one["ell_ce"] for one in history]), rtol=1e-6)
+    np.testing.assert_allclose(found, np.stack([epoch["ell_ce"] for epoch in history]), rtol=1e-6)
 
 
 def test_workers_see_the_epoch(tmp_path):
@@ -183,7 +183,7 @@ def test_a_checkpoint_holds_beta_and_the_folder_goes_on(tmp_path, validated):
     run = Run(tmp_path / "run")
     assert (run.status, run.epoch, run.info["epochs"], len(run.environments)) == ("finished", 4, 4, 2)
     assert run.history.epochs.tolist() == [1, 2, 3, 4]
-    np.testing.assert_allclose(run.history["beta"], np.stack([one["beta"] for one in history]), rtol=1e-6)
+    np.testing.assert_allclose(run.history["beta"], np.stack([epoch["beta"] for epoch in history]), rtol=1e-6)
     assert ("val_ce" in run.metrics[0]) == validated
 
 
@@ -233,7 +233,7 @@ def test_two_ranks_have_the_weights_of_one(tmp_path):
         np.testing.assert_allclose(beta, expected, rtol=1e-5)
     run = Run(tmp_path / "run")
     for name in ("ell_ce", "reg_ac", "beta"):
-        np.testing.assert_allclose(run.history[name], np.stack([one[name] for one in history]), rtol=1e-5)
+        np.testing.assert_allclose(run.history[name], np.stack([epoch[name] for epoch in history]), rtol=1e-5)
     assert run.samples.label_sparse.tolist() == [row % 2 == 0 for row in range(NUM_SAMPLES)]
     assert run.status == "finished"
 

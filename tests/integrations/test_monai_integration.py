@@ -76,9 +76,9 @@ def test_an_item_has_two_views_and_its_row():
     item = Compose([EnsureTyped(KEYS), noisy()])(items()[3])
     assert set(item) == {"images", "labels", "index"}
     assert item["index"] == 3
-    assert [type(one) for one in item["images"] + item["labels"]] == [torch.Tensor] * 4
-    assert [(one.shape, one.dtype) for one in item["images"]] == [((1, 8, 8), torch.float32)] * 2
-    assert [(one.shape, one.dtype) for one in item["labels"]] == [((8, 8), torch.int64)] * 2
+    assert [type(view) for view in item["images"] + item["labels"]] == [torch.Tensor] * 4
+    assert [(view.shape, view.dtype) for view in item["images"]] == [((1, 8, 8), torch.float32)] * 2
+    assert [(view.shape, view.dtype) for view in item["labels"]] == [((8, 8), torch.int64)] * 2
     assert not torch.equal(*item["images"])
 
 
@@ -108,9 +108,9 @@ def test_no_view_comes_twice(tmp_path, kind, loader, workers):
     views, rows = [], []
     for _ in range(2):
         for batch in batches:
-            assert [one.shape for one in batch["images"]] == [(4, 1, 8, 8)] * 2
-            assert [one.shape for one in batch["labels"]] == [(4, 8, 8)] * 2
-            views += [json.dumps(one.tolist()) for one in torch.cat(list(batch["images"]))]
+            assert [view.shape for view in batch["images"]] == [(4, 1, 8, 8)] * 2
+            assert [view.shape for view in batch["labels"]] == [(4, 8, 8)] * 2
+            views += [json.dumps(view.tolist()) for view in torch.cat(list(batch["images"]))]
             rows += batch["index"].tolist()
     assert rows == [*range(NUM_SAMPLES)] * 2
     assert len(set(views)) == len(views) == 4 * NUM_SAMPLES
@@ -140,7 +140,7 @@ def test_the_second_view_does_not_see_the_first():
 
     item = {"image": torch.zeros(1, 4, 4), "label": torch.zeros(1, 4, 4), "index": 0}
     views = TwoViewsd(Compose([Brighter(KEYS), RandFlipd(KEYS)]))(item)["images"]
-    assert [one.unique().tolist() for one in views] == [[1], [1]]
+    assert [view.unique().tolist() for view in views] == [[1], [1]]
 
 
 def test_crops_come_before_the_views():
@@ -228,7 +228,7 @@ def test_volumes_from_files(tmp_path, lazy):
     crop = RandSpatialCropd(KEYS, (16, 16, 16), random_size=False)
     transform = Compose([load, space, crop, TwoViewsd(turned)], **options)
     [batch] = DataLoader(CacheDataset(data, transform, progress=False), num_workers=1, batch_size=2)
-    assert [one.shape for one in batch["images"]] == [(2, 1, 16, 16, 16)] * 2
+    assert [view.shape for view in batch["images"]] == [(2, 1, 16, 16, 16)] * 2
     assert torch.cat(list(batch["labels"])).flatten(1).amax(1).tolist() == [1] * 4
     model, criterion = nets.UNet(3, 1, 2, channels=(4, 8), strides=(2,)), adawac.AdaWAC(2)
     tap = adawac.EncoderTap(model, "model.1.submodule")
@@ -242,7 +242,7 @@ def test_deep_supervision():
     criterion, tap = adawac.AdaWAC(NUM_SAMPLES), adawac.EncoderTap(model, "encoder")
     batch = batches(1)[0][0]
     logits = model(torch.cat(batch["images"]))
-    assert [one.shape[2:] for one in logits] == [(8, 8), (4, 4)]
+    assert [level.shape[2:] for level in logits] == [(8, 8), (4, 4)]
     criterion(logits, torch.cat(batch["labels"]), tap.pop(), batch["index"]).loss.backward()
     assert (criterion.weights.beta[:4] != 0.5).all()
 

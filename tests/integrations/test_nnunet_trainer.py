@@ -168,7 +168,7 @@ trainer.on_train_start()
 trainer.on_train_epoch_start()
 losses = [trainer.train_step(next(trainer.dataloader_train)) for _ in range(3)]
 trainer.on_train_epoch_end(losses)
-weights = [float(one.detach().double().sum()) for one in trainer.network.parameters()]
+weights = [float(parameter.detach().double().sum()) for parameter in trainer.network.parameters()]
 with open(f"{out}{rank}.json", "w") as file:
     json.dump([trainer.batch_size, trainer.criterion.weights.log_odds.tolist(), weights], file)
 dist.barrier()
@@ -237,7 +237,7 @@ class TestTrainer:
         trainer.on_train_epoch_start()
         batch = next(trainer.dataloader_train)
         images = torch.cat([batch["data"][:, 0], batch["data"][:, 1]])
-        labels = [torch.cat([one[:, 0, 0], one[:, 1, 0]]).long() for one in batch["target"]]
+        labels = [torch.cat([level[:, 0, 0], level[:, 1, 0]]).long() for level in batch["target"]]
         rows = [training_cases(dataset).index(key) for key in batch["keys"]]
         assert not torch.equal(batch["data"][:, 0], batch["data"][:, 1])
 
@@ -260,7 +260,7 @@ class TestTrainer:
             wanted[row] += increment
         beta = wanted.sigmoid()[rows]
 
-        parameters = [one.detach().clone() for one in trainer.network.parameters()]
+        parameters = [parameter.detach().clone() for parameter in trainer.network.parameters()]
         loss = trainer.train_step(batch)["loss"]
         torch.testing.assert_close(trainer.criterion.weights.log_odds, wanted)
         [terms] = trainer.terms

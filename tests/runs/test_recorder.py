@@ -9,9 +9,14 @@ import pytest
 import torch
 
 import adawac
+from adawac.data.loader import Loader
+from adawac.data.splits import resolve_split
+from adawac.data.store import Store
 from adawac.errors import ConfigError, ShapeError
+from adawac.models import build
 from adawac.runs import Run
 from adawac.runs.recorder import RunRecorder
+from adawac.train import fit
 
 
 def step(criterion):
@@ -132,7 +137,7 @@ def test_an_epochs_numbers_are_the_means_of_its_own_steps(tmp_path):
         assert recorder.end_epoch(2, {"val_dice": 0.5})["loss"] == pytest.approx(alone.loss.item())
     run = Run(tmp_path / "run")
     assert np.isnan(run.history["ell_ce"]).tolist() == [[False, False], [True, False]]
-    assert [one["loss"] for one in run.metrics] == pytest.approx([np.mean(first), alone.loss.item()])
+    assert [metrics["loss"] for metrics in run.metrics] == pytest.approx([np.mean(first), alone.loss.item()])
 
 
 def test_a_run_that_goes_on_after_the_hold_moves_at_once(tmp_path):
@@ -153,3 +158,38 @@ def test_a_checkpoint_within_an_epoch_holds_its_first_steps(tmp_path):
         recorder.load_state_dict(state)
         losses.append(step(criterion).loss.item())
         assert recorder.end_epoch(1)["loss"] == pytest.approx(np.mean(losses))
+
+
+def plain_pytorch(config, out):
+    """Train by hand, on the engine's batches, and record it as anybody would."""
+    store = Store(config.data.store)
+    samples = store.samples("train", table=resolve_split(store.table, "paper", config.seed))
+    loader = Loader(samples, (32, 32), batch_size=12, seed=config.seed, device="cpu")
+    criterion = adawac.AdaWAC(len(samples))
+    model, encoder = build(config.model.name, store.num_classes, 1, (32, 32), seed=config.seed)
+    tap, optimizer = adawac.EncoderTap(model, encoder), torch.optim.SGD(model.parameters(), 0.01, 0.9, 0, 1e-4)
+    torch.manual_seed(config.seed)  # dropout
+    with RunRecorder(out, criterion, samples=samples.table, epochs=config.epochs, hold_epochs=1) as recorder:
+        for epoch in range(1, config.epochs + 1):
+            for batch in loader.epoch(epoch):
+                logits = model(torch.cat(batch["images"]))
+                loss = criterion(logits, torch.cat(batch["labels"]), tap.pop(), batch["index"]).loss
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            recorder.end_epoch(epoch, {"lr": 0.01})
+
+
+def test_a_plain_loop_and_the_engine_leave_the_same_record(change, tmp_path):
+    config = change(method__hold_epochs=1)
+    plain_pytorch(config, tmp_path / "loop")
+    loop, engine = Run(tmp_path / "loop"), fit(config, tmp_path / "engine")
+    assert (tmp_path / "loop" / "samples.csv").read_bytes() == (tmp_path / "engine" / "samples.csv").read_bytes()
+    assert (tmp_path / "loop" / "history.bin").read_bytes() == (tmp_path / "engine" / "history.bin").read_bytes()
+    assert loop.metrics == engine.metrics
+    assert {"loss", "ell_ce", "beta_auc", "skipped", "lr"} <= loop.metrics[-1].keys()
+    for name in ("class_names", "unit"):
+        assert loop.data[name] == engine.data[name]
+    assert [loop.status, loop.epoch, loop.info["epochs"]] == [engine.status, engine.epoch, engine.info["epochs"]]
+    assert (loop.history["beta"][0] == 0.5).all()
+    assert (loop.history["beta"][1:] != 0.5).all()

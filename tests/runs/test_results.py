@@ -77,7 +77,7 @@ def test_scores_come_back_with_every_digit(tmp_path: Path) -> None:
     assert run.evaluations == ["test"]
     assert run.scores("test") == scores
     (tmp_path / "data.json").write_text('{"dataset": "here"}')  # the run's own, where a row does not say it
-    assert [one.dataset for one in Run(tmp_path).scores("test")] == ["here", "here", "here", "there"]
+    assert [score.dataset for score in Run(tmp_path).scores("test")] == ["here", "here", "here", "there"]
     write_scores(tmp_path, "test", [replace(scores[0], value=float("nan"))])
     assert np.isnan(run.scores("test")[0].value)
     path.write_text("patient,case\r\n1,2\r\n")
@@ -96,16 +96,16 @@ def test_a_gallery_gives_what_it_was_given(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     gallery = Run(tmp_path).gallery("test")
     assert list(gallery) == ["a", "b", "c"]
-    for one in slices:
-        found = gallery[one.id]
-        np.testing.assert_array_equal(found.image, one.image)
-        assert found.image.dtype == one.image.dtype
+    for item in slices:
+        kept = gallery[item.id]
+        np.testing.assert_array_equal(kept.image, item.image)
+        assert kept.image.dtype == item.image.dtype
         for part in ("label", "prediction"):
-            expected, given = getattr(one, part), getattr(found, part)
-            assert (given is None) == (expected is None)
+            expected, actual = getattr(item, part), getattr(kept, part)
+            assert (actual is None) == (expected is None)
             if expected is not None:
-                np.testing.assert_array_equal(given, expected)
-        assert found.spacing == one.spacing
+                np.testing.assert_array_equal(actual, expected)
+        assert kept.spacing == item.spacing
     assert gallery["a"].label is not None
     assert gallery["a"].label.dtype == np.uint16
     assert gallery["a"].prediction is not None

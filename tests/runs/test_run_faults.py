@@ -156,7 +156,7 @@ print(json.dumps(messages))
     assert run.checkpoint().state["epoch"] == 3
     assert run.data["class_names"] == ["background", "liver", "kidney"]
     assert run.history.epochs.tolist() == [1, 2, 3, 4]
-    assert [one["epoch"] for one in run.metrics] == [1, 2, 3, 4]
+    assert [metrics["epoch"] for metrics in run.metrics] == [1, 2, 3, 4]
     assert leftovers(folder) == []
     assert go_on(folder).status == "finished"
 

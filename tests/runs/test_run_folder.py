@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from adawac.config import TrainConfig
+from adawac.config import TrainConfig, override
 from adawac.data.cases import SampleTable
 from adawac.errors import MissingFileError, RunError
 from adawac.runs import FIELDS, FORMAT_VERSION, History, Run, RunWriter, example_run, list_runs
@@ -67,7 +67,7 @@ def test_an_example_run_is_complete(example: Path) -> None:
     assert len(run.samples) == 60
     assert set(run.samples.case.tolist()) == {"case01", "case02", "case03"}
     assert run.history["beta"].shape == (20, 60)
-    assert [one["epoch"] for one in run.metrics] == list(range(1, 21))
+    assert [metrics["epoch"] for metrics in run.metrics] == list(range(1, 21))
     assert run.checkpoints == ["last"]
     assert run.checkpoint().state["ids"] == run.samples.id.tolist()
     assert {score.metric for score in run.scores("test-strict")} == {"dice", "hd95"}
@@ -438,3 +438,36 @@ def test_runs_are_listed_by_their_paths(tmp_path: Path, example: Path) -> None:
     assert list_runs(example)[0].folder == example
     with pytest.raises(MissingFileError, match="Expected a folder of runs"):
         list_runs(tmp_path / "absent")
+
+
+# -- the run's result --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("select", "saved", "result"),
+    [
+        ("last", ["last", "best"], "last"),
+        ("best", ["last", "best"], "best"),
+        ("best", ["last"], "last"),  # no validation has scored yet
+        (None, ["last", "best"], "last"),  # another loop's run, or a configuration that is gone
+    ],
+)
+def test_the_selected_checkpoint_is_what_the_configuration_says(
+    tmp_path: Path, select: str | None, saved: list[str], result: str
+) -> None:
+    config = None if select is None else override(TrainConfig(), {"validation.every": 1, "validation.select": select})
+    with RunWriter(tmp_path / "run", config) as run:
+        for name in saved:
+            run.save_checkpoint(name, {"weight": np.zeros(1)}, {"epoch": 1})
+    run = Run(tmp_path / "run")
+    assert run.selected_checkpoint == run.checkpoint_name() == result
+    assert run.checkpoint_name("last") == "last"
+    with pytest.raises(RunError, match=r"Expected a checkpoint of .*run, but got 'lats'\. Near names: 'last'"):
+        run.checkpoint_name("lats")
+
+
+def test_a_run_without_checkpoints_has_no_result(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", TrainConfig()):
+        pass
+    with pytest.raises(RunError, match=r"Expected a checkpoint of .*run, but got 'last'"):
+        Run(tmp_path / "run").checkpoint_name()

@@ -97,7 +97,7 @@ def test_a_detached_encoding_gives_the_first_views_gradient_alone():
     network.encoder(one).sum().backward()
     for found, wanted in zip(gradients["encoder-detached"], network.encoder.parameters(), strict=True):
         torch.testing.assert_close(found, wanted.grad)
-    assert any(one.abs().sum() > 0 for one in gradients["encoder"])  # there the second view has one
+    assert any(gradient.abs().sum() > 0 for gradient in gradients["encoder"])  # there the second view has one
 
 
 def test_encoder_alone_gives_the_papers_loss_of_the_joint_pass():
@@ -295,8 +295,8 @@ def interrupted_within_a_step(monkeypatch, *signals):
         add(self, *args)
         calls.append(args)
         if len(calls) == 6:
-            for one in signals:
-                signal.raise_signal(one)
+            for number in signals:
+                signal.raise_signal(number)
 
     monkeypatch.setattr(EpochRecord, "add", noted)
 

@@ -243,11 +243,11 @@ def kill_tree(pid: int) -> None:
         with contextlib.suppress(OSError):
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
     doomed = [pid]
-    for one in doomed:
-        doomed += [child for child, parent in parents.items() if parent == one]
-    for one in doomed:
+    for process in doomed:
+        doomed += [child for child, parent in parents.items() if parent == process]
+    for process in doomed:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)
 
 
 def start_nodes(config: Path, out: Path, elastic: bool) -> list[subprocess.Popen]:

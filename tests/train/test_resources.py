@@ -27,7 +27,7 @@ class Memory:
 
     def epoch(self, *_):
         gc.collect()
-        self.tensors.append(sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()))
+        self.tensors.append(sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()))
         self.bytes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
 
 

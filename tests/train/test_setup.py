@@ -55,7 +55,8 @@ def test_the_size_that_is_named_is_one_that_can_be_trained_with_and_ends_well(nu
     assert world <= better <= num_samples
     assert 2 * last_batch(num_samples, better, world) >= better
     nearer = range(size - abs(size - better) + 1, size + abs(size - better))
-    assert not [one for one in nearer if world <= one <= num_samples and 2 * last_batch(num_samples, one, world) >= one]
+    nearer = [other for other in nearer if world <= other <= num_samples]
+    assert not [other for other in nearer if 2 * last_batch(num_samples, other, world) >= other]
 
 
 def test_a_run_says_it_once_and_goes_on_in_silence(change, tmp_path, caplog):

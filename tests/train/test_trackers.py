@@ -20,11 +20,11 @@ def test_csv_and_tensorboard_get_the_numbers_of_every_epoch(change, tmp_path):
     with (run.folder / "trackers" / "csv" / "start-1" / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == [1, 2, 3]
-    logged = [one["loss"] for one in run.metrics]
+    logged = [metrics["loss"] for metrics in run.metrics]
     assert [float(row["loss"]) for row in rows] == pytest.approx(logged)
     events = EventAccumulator(str(run.folder / "trackers" / "tensorboard" / "start-1")).Reload()
-    assert [one.value for one in events.Scalars("loss")] == pytest.approx(logged)
-    assert [one.step for one in events.Scalars("beta_dense")] == [1, 2, 3]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(logged)
+    assert [event.step for event in events.Scalars("beta_dense")] == [1, 2, 3]
 
 
 def test_a_resumed_run_leaves_the_files_of_its_first_start(change, tmp_path):

@@ -232,3 +232,35 @@ class TrainConfig(Config):
             known = option_names(model.name)
             for name in sorted(options - known if known else ()):
                 yield f"model.options.{name}", f"unknown option of {model.name}. Near names: {near(name, known or ())}."
+
+
+NOT_DECISIVE = (
+    "data.store",  # by its content, not by its path
+    "data.residence",
+    "data.workers",
+    "hardware.accelerator",
+    "hardware.devices",
+    "hardware.nodes",
+    "hardware.compile",
+    "hardware.capture",
+    "checkpoint_every",
+    "track",
+)
+"""Settings that say where and how fast a run runs, but do not decide its result."""
+
+ROUNDING = ("hardware.fused", "hardware.deterministic")
+"""Settings that change the last bits of a result, and nothing that one would compare."""
+
+
+def decisive(settings: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """Return settings (as plain data) without those of `NOT_DECISIVE` and without `others`, both by dotted path."""
+    left_out = {*NOT_DECISIVE, *others}
+
+    def keep(section: Mapping[str, Any], above: str) -> dict[str, Any]:
+        return {
+            name: keep(value, f"{above}{name}.") if isinstance(value, Mapping) else value
+            for name, value in section.items()
+            if f"{above}{name}" not in left_out
+        }
+
+    return keep(settings, "")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from adawac.config.settings import ROUNDING, decisive
 from adawac.errors import ConfigError
 from adawac.evaluation.evaluation_record import Evaluation, plain
 from adawac.evaluation.statistics import Difference, by_patient, paired_difference
@@ -26,10 +27,6 @@ __all__ = [
     "to_dict",
 ]
 
-# What two seeds of one configuration may differ in: nothing of it changes what is learned, but for the seed's luck.
-# Of the hardware only the precision does: it is what a comparison may be about.
-_FREE = ("seed", "hardware", "checkpoint_every", "track")
-_FREE_OF_DATA = ("store", "residence", "workers")
 # A store may be anywhere, but another data set, or one prepared otherwise, is no other seed.
 _OF_STORE = ("dataset", "class_names", "channels", "preprocessing")
 
@@ -193,12 +190,9 @@ def _patients(evaluations: Sequence[Evaluation], metric: str, label: int | None)
 
 def _key(evaluation: Evaluation) -> str:
     run = evaluation.run
-    settings: dict[str, Any] = {name: value for name, value in run.settings.items() if name not in _FREE}
-    data = settings.get("data")
-    if isinstance(data, dict):
-        settings["data"] = {name: value for name, value in data.items() if name not in _FREE_OF_DATA}
+    settings = decisive(run.settings, "seed", *ROUNDING)
     trained_on = {name: run.data.get(name) for name in _OF_STORE}
-    return json.dumps([settings, _precision(run), trained_on, evaluation.dataset], sort_keys=True, default=str)
+    return json.dumps([settings, trained_on, evaluation.dataset], sort_keys=True, default=str)
 
 
 def _precision(run: Run) -> str | None:

@@ -125,7 +125,7 @@ def plan_run(
             run.epoch,
             config.epochs,
         )
-    weights = _checkpoint(run, config, checkpoint)
+    weights = run.checkpoint_name(checkpoint)
     path = (data or _own_store(run, config)).absolute()
     store = stores[path] if path in stores else stores.setdefault(path, _open(path, run, moved=data is None))
     _check_fits(run, store)
@@ -157,16 +157,6 @@ def plan_run(
 def _plain(text: str) -> str:
     """Return text as a file's name may have it."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:40]
-
-
-def _checkpoint(run: Run, config: TrainConfig, given: str | None) -> str:
-    selected = config.validation.select
-    name = given or (selected if selected in run.checkpoints else "last")
-    if name not in run.checkpoints:
-        raise RunError(
-            f"Expected a checkpoint of {run.folder}, but got {name!r}. Near names: {near(name, run.checkpoints)}."
-        )
-    return name
 
 
 def _own_store(run: Run, config: TrainConfig) -> Path:

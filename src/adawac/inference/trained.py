@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from adawac.errors import MissingFileError, RunError, near
+from adawac.errors import MissingFileError, RunError
 from adawac.inference.model_card import CARD, WEIGHTS, file_digest, read_card
 from adawac.inference.predictor import resize_of
 
@@ -54,11 +54,7 @@ def _from_run(run: Run, checkpoint: str | None, device: torch.device | str) -> T
     run.require("config.yaml", "data.json", "checkpoints")
     config = run.config
     assert config is not None  # it was required
-    name = checkpoint or (config.validation.select if config.validation.select in run.checkpoints else "last")
-    if name not in run.checkpoints:
-        raise RunError(
-            f"Expected a checkpoint of {run.folder}, but got {name!r}. Near names: {near(name, run.checkpoints)}."
-        )
+    name = run.checkpoint_name(checkpoint)
     faithful = run.data.get("network", {}).get("faithful")
     network = build_network(config.model, faithful, config.data.image_size, run.task.class_names, run.task.channels)
     saved = run.checkpoint(name, "torch").tensors

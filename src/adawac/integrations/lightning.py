@@ -96,16 +96,18 @@ class RunFolder(Callback):
         )
 
     def _find_criterion(self, pl_module: "LightningModule") -> Criterion:
-        found = {name: one for name, one in pl_module.named_modules() if isinstance(one, Criterion)}
-        if self.criterion is not None:
-            found = {name: one for name, one in found.items() if name == self.criterion}
-        if len(found) != 1:
+        criteria = {
+            name: module
+            for name, module in pl_module.named_modules()
+            if isinstance(module, Criterion) and self.criterion in (None, name)
+        }
+        if len(criteria) != 1:
             raise ConfigError(
                 f"Expected one criterion of adawac in {type(pl_module).__name__}, but got "
-                f"{', '.join(found) or 'none'}. Set one in its __init__, self.criterion = adawac.AdaWAC(…), where "
+                f"{', '.join(criteria) or 'none'}. Set one in its __init__, self.criterion = adawac.AdaWAC(…), where "
                 "checkpoints find its weights; of several, name the one to record by criterion=."
             )
-        return next(iter(found.values()))
+        return next(iter(criteria.values()))
 
     def on_train_epoch_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Begin an epoch."""

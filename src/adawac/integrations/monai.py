@@ -60,7 +60,7 @@ class TwoViewsd(Randomizable, Transform):
     def randomize(self, data: Any = None) -> None:
         """Give the transforms their next seed."""
         worker = get_worker_info()
-        drawn = int(self.R.randint(MAX_SEED, dtype="uint32"))  # a copy in every worker, where nobody seeds them
+        drawn = int(self.R.randint(MAX_SEED, dtype="uint32"))  # the same in every worker that is not seeded
         if hasattr(self.transform, "set_random_state"):
             self.transform.set_random_state(seed=(drawn + (0 if worker is None else worker.seed)) % MAX_SEED)
 
@@ -84,9 +84,9 @@ class TwoViewsd(Randomizable, Transform):
         try:
             return operator.index(data[self.index])
         except (KeyError, TypeError):
-            given = f"{data[self.index]!r}" if self.index in data else f"an item with {', '.join(map(repr, data))}"
+            value = f"{data[self.index]!r}" if self.index in data else f"an item with {', '.join(map(repr, data))}"
             raise DataError(
-                f"Expected the sample's row under {self.index!r}, a whole number, but got {given}. "
+                f"Expected the sample's row under {self.index!r}, a whole number, but got {value}. "
                 f'Number the training data: [{{**item, "{self.index}": row}} for row, item in enumerate(data)].'
             ) from None
 

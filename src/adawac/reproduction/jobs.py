@@ -3,12 +3,13 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from adawac.config import TrainConfig, override, to_dict
+from adawac.config.settings import decisive
 from adawac.errors import AdawacError
 from adawac.reproduction.grids import Row
 from adawac.runs import Run
@@ -17,13 +18,6 @@ from adawac.runs.layout import INFO, checkpoint_path, scores_path
 __all__ = ["Job", "Outcome", "State", "make_jobs", "store_digest"]
 
 State = Literal["new", "started", "trained", "done"]
-
-# What decides where and how fast a run runs, but not what comes out.
-_FREE = {
-    "data": ("store", "workers", "residence"),
-    "hardware": ("accelerator", "devices", "nodes", "compile", "capture"),
-}
-_FREE_AT_TOP = ("track", "checkpoint_every")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +51,8 @@ class Job:
 
     @property
     def weights(self) -> str:
-        """The checkpoint that is scored: what the configuration selects."""
-        chosen = self.config.validation.select
-        return chosen if checkpoint_path(self.folder, chosen).is_file() else "last"
+        """The checkpoint that is scored: the run's result."""
+        return Run(self.folder).selected_checkpoint
 
     @property
     def evaluation(self) -> str:
@@ -136,23 +129,15 @@ def store_digest(store: Path) -> str:
 
 def _name(config: TrainConfig, digest: str) -> str:
     """Return a name to read, with a hash of everything that decides the result."""
-    decisive: dict[str, Any] = {
-        key: _without(value, _FREE.get(key, ())) if isinstance(value, Mapping) else value
-        for key, value in to_dict(config).items()
-        if key not in _FREE_AT_TOP
-    }
+    settings = decisive(to_dict(config))
     ranks = config.hardware.devices * config.hardware.nodes
     if ranks > 1 and not config.hardware.sync_batchnorm:
-        decisive["ranks"] = ranks  # BatchNorm sees a rank's part of the batch
-    text = json.dumps([digest, decisive], sort_keys=True)
+        settings["ranks"] = ranks  # BatchNorm sees a rank's part of the batch
+    text = json.dumps([digest, settings], sort_keys=True)
     told = config.summary
     words = [str(told[key]) for key in ("model", "subset", "method", "preset")]
     short = hashlib.sha256(text.encode()).hexdigest()[:8]
     return "-".join([*(_slug(word) for word in words), f"seed{config.seed}", short])
-
-
-def _without(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}
 
 
 def _slug(word: str) -> str:

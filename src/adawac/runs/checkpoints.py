@@ -13,8 +13,6 @@ import numpy as np
 from adawac.errors import MissingFileError, RunError
 from adawac.files import beside
 
-__all__ = ["Checkpoint", "load_checkpoint", "read_state", "save_checkpoint"]
-
 _KEY = "adawac"
 _BLANK = "0" * 64  # stands in the header where the digest goes, while that is computed
 _DIGEST = re.compile(rb'\\"sha256\\": \\"([0-9a-f]{64})\\"')
@@ -44,8 +42,8 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Any], state: Mapping[str, 
         _write(temporary, tensors, {_KEY: header})
         temporary.chmod(mode)  # safetensors makes it private; a run folder follows the user's umask
         with temporary.open("r+b") as file:
-            place, _, digest = _digest(file)
-            file.seek(place)
+            offset, _, digest = _digest(file)
+            file.seek(offset)
             file.write(digest)
 
 
@@ -91,10 +89,10 @@ def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> 
     from safetensors import SafetensorError
 
     try:
-        if all(isinstance(one, np.ndarray) for one in tensors.values()):
+        if all(isinstance(tensor, np.ndarray) for tensor in tensors.values()):
             from safetensors.numpy import save_file
 
-            save_file({name: np.asarray(one, order="C") for name, one in tensors.items()}, path, metadata)
+            save_file({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}, path, metadata)
         else:
             from safetensors.torch import save_file as save_torch_file
 
@@ -106,12 +104,12 @@ def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> 
 def _on_cpu(tensors: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    plain, places = {}, set()
-    for name, one in tensors.items():
-        tensor = torch.as_tensor(one).detach().cpu().contiguous()
-        place = tensor.untyped_storage().data_ptr()
-        plain[name] = tensor.clone() if place in places else tensor  # safetensors refuses two names for one memory
-        places.add(place)
+    plain, addresses = {}, set()
+    for name, value in tensors.items():
+        tensor = torch.as_tensor(value).detach().cpu().contiguous()
+        address = tensor.untyped_storage().data_ptr()
+        plain[name] = tensor.clone() if address in addresses else tensor  # safetensors refuses two names for one memory
+        addresses.add(address)
     return plain
 
 
@@ -119,15 +117,14 @@ def _digest(file: BinaryIO) -> tuple[int, bytes, bytes]:
     """Return where the digest stands, what stands there, and the digest of all the rest."""
     file.seek(0)
     header = _header(file)
-    found = _DIGEST.search(header)
-    if found is None:
+    match = _DIGEST.search(header)
+    if match is None:
         raise ValueError("it carries no SHA-256")
-    place = 8 + found.start(1)
-    blanked = header[: found.start(1)] + _BLANK.encode() + header[found.end(1) :]
+    blanked = header[: match.start(1)] + _BLANK.encode() + header[match.end(1) :]
     digest = hashlib.sha256(len(header).to_bytes(8, "little") + blanked)
     while piece := file.read(1 << 20):
         digest.update(piece)
-    return place, found[1], digest.hexdigest().encode()
+    return 8 + match.start(1), match[1], digest.hexdigest().encode()
 
 
 def _header(file: BinaryIO) -> bytes:
@@ -142,15 +139,18 @@ def _open(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except FileNotFoundError:
-        there = sorted(one.stem for one in path.parent.glob("*.safetensors"))
         raise MissingFileError(
-            f"Expected a checkpoint, but {path} does not exist. There are: {', '.join(there) or 'none'}."
+            f"Expected a checkpoint, but {path} does not exist. There are: {_listed(path)}."
         ) from None
 
 
 def _damaged(path: Path, why: str) -> RunError:
-    others = sorted(one.stem for one in path.parent.glob("*.safetensors") if one != path)
     return RunError(
         f"Expected an intact checkpoint, but {path} is damaged: {why}. "
-        f"Take another one ({', '.join(others) or 'there is none'}), or restore it from a copy."
+        f"Take another one ({_listed(path, 'there is none')}), or restore it from a copy."
     )
+
+
+def _listed(path: Path, nothing: str = "none") -> str:
+    """Return the names of the checkpoints beside a file."""
+    return ", ".join(sorted(other.stem for other in path.parent.glob("*.safetensors") if other != path)) or nothing

@@ -13,8 +13,6 @@ from typing import Any
 
 import adawac
 
-__all__ = ["describe_environment", "scrub"]
-
 _PACKAGES = (
     "torch",
     "torchvision",
@@ -45,7 +43,7 @@ def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]
         "command": scrub(sys.argv if command is None else command),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        "packages": {name: installed for name in _PACKAGES if (installed := _version(name)) is not None},
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
         "memory_gib": _memory(),
@@ -57,8 +55,8 @@ def scrub(command: Sequence[str]) -> list[str]:
     """Return a command line without the user's home, logins in addresses, and the values of what sounds secret."""
     clean: list[str] = []
     hide_next = False
-    for place, word in enumerate(command):
-        word = Path(word).name.replace("__main__.py", "adawac") if place == 0 else _LOGIN.sub("***@", word)
+    for position, word in enumerate(command):
+        word = Path(word).name.replace("__main__.py", "adawac") if position == 0 else _LOGIN.sub("***@", word)
         name, equals, _ = word.partition("=")
         secret = _SECRET.search(name) is not None
         if hide_next and not word.startswith("-"):
@@ -91,7 +89,7 @@ def _commit() -> str | None:
     """Return the commit of a checkout that adawac runs from, with a + where files differ from it."""
     source = Path(adawac.__file__).parents[1]
     root = source.parent
-    if source.name != "src" or not (root / ".git").exists():  # below lib/ it would be the commit of somebody's project
+    if source.name != "src" or not (root / ".git").exists():  # below lib/ it would be another project's commit
         return None
     git = ["git", "-C", str(root)]
     try:
@@ -107,8 +105,8 @@ def _cpu() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1] if found else platform.processor()
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return model[1] if model else platform.processor()
 
 
 def _memory() -> float | None:
@@ -123,4 +121,4 @@ def _gpus() -> list[str]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return []
-    return [torch.cuda.get_device_name(one) for one in range(torch.cuda.device_count())]
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]

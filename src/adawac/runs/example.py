@@ -19,8 +19,6 @@ from adawac.runs.reader import Run
 from adawac.runs.results import Score, Slice
 from adawac.runs.writer import RunWriter
 
-__all__ = ["example_run"]
-
 CLASS_NAMES = ("background", "liver", "kidney")
 _DATASET = "example"
 
@@ -100,9 +98,9 @@ def _draw(name: str, slices: int, size: int, rng: np.random.Generator, error: fl
         image[number] = 0.4 * _ellipse(y, x, centre, (0.8, 0.9))
         for organ, middle, reach in ((1, (0.0, -0.35), (0.38, 0.34)), (2, (0.25, 0.4), (0.17, 0.13))):
             grown = np.sqrt(np.clip(2 * (number + 0.5) / slices - 1, 0, None))  # nothing in the lower half
-            place = centre + middle
-            label[number][_ellipse(y, x, place, np.multiply(reach, grown))] = organ
-            moved, scaled = place + rng.normal(0, error, 2), np.multiply(reach, grown * rng.normal(1, error))
+            position = centre + middle
+            label[number][_ellipse(y, x, position, np.multiply(reach, grown))] = organ
+            moved, scaled = position + rng.normal(0, error, 2), np.multiply(reach, grown * rng.normal(1, error))
             prediction[number][_ellipse(y, x, moved, scaled)] = organ
         image[number] += 0.2 * (label[number] > 0) + 0.15 * (label[number] == 2) + rng.normal(0, 0.04, (size, size))
     return _Volume(name, image.astype(np.float16), label.astype(np.uint8), prediction.astype(np.uint8))
@@ -155,12 +153,8 @@ def _train(table: SampleTable, epochs: int, method: str, rng: np.random.Generato
 def _scores(volumes: list[_Volume]) -> Iterator[Score]:
     for volume in volumes:
         for label in range(1, len(CLASS_NAMES)):
-            truth, found = volume.label == label, volume.prediction == label
-            values = {
-                "dice": dice(truth, found),
-                "hd95": hd95(truth, found),
-            }
-            for metric, value in values.items():
+            truth, predicted = volume.label == label, volume.prediction == label
+            for metric, value in (("dice", dice(truth, predicted)), ("hd95", hd95(truth, predicted))):
                 yield Score(
                     patient=volume.name,
                     case=volume.name,

@@ -16,10 +16,8 @@ import numpy.typing as npt
 
 from adawac.errors import RunError, near
 
-__all__ = ["FIELDS", "MARK", "Block", "History", "encode", "scan"]
-
 FIELDS = ("ell_ce", "ell_dice", "reg_ac", "beta")
-MARK = np.lib.format.MAGIC_PREFIX
+BLOCK_MARK = np.lib.format.MAGIC_PREFIX
 """What every block begins with."""
 
 Floats = npt.NDArray[np.float32]
@@ -49,10 +47,10 @@ class Block(NamedTuple):
 def encode(epoch: int, fields: Mapping[str, npt.ArrayLike]) -> bytes:
     """Return the block of one epoch; every field has one value per sample."""
     columns = {name: np.asarray(values, dtype="<f4") for name, values in fields.items()}
-    block = np.zeros((), dtype=[("epoch", "<i4"), *((name, "<f4", one.shape) for name, one in columns.items())])
+    block = np.zeros((), dtype=[("epoch", "<i4"), *((name, "<f4", values.shape) for name, values in columns.items())])
     block["epoch"] = epoch
-    for name, one in columns.items():
-        block[name] = one
+    for name, values in columns.items():
+        block[name] = values
     file = io.BytesIO()
     np.lib.format.write_array(file, block, allow_pickle=False)
     return file.getvalue()
@@ -135,7 +133,7 @@ class History:
                 span = np.full(high - low, np.nan, dtype=np.float32)
                 if field in block.parts and low < block.samples:
                     file.seek(block.data + block.parts[field][1] + 4 * low)
-                    found = np.frombuffer(file.read(4 * (min(high, block.samples) - low)), "<f4")
-                    span[: len(found)] = found
+                    stop = min(high, block.samples) - low
+                    span[:stop] = np.frombuffer(file.read(4 * stop), "<f4")
                 row[:] = span[columns - low]
         return values

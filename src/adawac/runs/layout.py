@@ -19,7 +19,7 @@ CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
 DATA = "data.json"
 SAMPLES = "samples.csv"
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 HISTORY = "history.bin"
 CHECKPOINTS = "checkpoints"
 SCORES = "scores"
@@ -78,7 +78,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(_strict(data), indent=2, allow_nan=False) + "\n")
 
 
-class Line(NamedTuple):
+class MetricsLine(NamedTuple):
     """One line of `metrics.jsonl`, and where it ends in the file."""
 
     values: dict[str, Any]
@@ -87,7 +87,7 @@ class Line(NamedTuple):
 
 def encode_line(epoch: int, values: Mapping[str, Any]) -> bytes:
     """Return one line; a number that is not finite becomes null, which every reader of JSON knows."""
-    written = {name: _written(name, one) for name, one in values.items()}
+    written = {name: _written(name, value) for name, value in values.items()}
     return json.dumps({"epoch": epoch, **written}, allow_nan=False).encode("ascii") + b"\n"
 
 
@@ -103,9 +103,9 @@ def _written(name: str, value: Any) -> Any:
     return strict
 
 
-def read_lines(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[MetricsLine]:
     """Return the whole lines of a file; a half-written one at its end does not count, nor does what follows damage."""
-    lines: list[Line] = []
+    lines: list[MetricsLine] = []
     end = 0
     try:
         content = path.read_bytes()
@@ -119,7 +119,7 @@ def read_lines(path: Path) -> list[Line]:
             break
         if not text.endswith(b"\n") or not isinstance(values, dict) or not isinstance(values.get("epoch"), int):
             break
-        lines.append(Line(values, end))
+        lines.append(MetricsLine(values, end))
     return lines
 
 
@@ -141,9 +141,9 @@ def check_rest(path: Path, end: int, mark: bytes) -> None:
 
 def _strict(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _strict(one) for key, one in value.items()}
+        return {str(key): _strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(one) for one in value]
+        return [_strict(item) for item in value]
     if hasattr(value, "item"):  # a NumPy or torch scalar
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -19,15 +19,12 @@ from adawac.files import is_locked
 from adawac.runs import layout
 from adawac.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from adawac.runs.history import FIELDS, History
-from adawac.runs.layout import Line, read_json, read_lines
+from adawac.runs.layout import MetricsLine, read_json, read_lines
 from adawac.runs.results import Gallery, Score, read_scores
-
-__all__ = ["Run", "list_runs"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Floats = npt.NDArray[np.float64]
 
 
 class Run:
@@ -129,17 +126,18 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """One mapping per epoch, with `epoch` and what was logged for it."""
         epochs: dict[int, dict[str, Any]] = {}
-        for line in self._give(layout.METRICS, read_lines, list[Line]()):
+        for line in self._give(layout.METRICS_FILE, read_lines, list[MetricsLine]()):
             epochs.setdefault(line.values["epoch"], {}).update(line.values)
         return list(epochs.values())
 
-    def curve(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
+    def curve(self, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Return the epochs and the values of one metric; NaN where it was not finite, or not logged."""
-        names = {key for one in self.metrics for key in one}
+        names = {key for metrics in self.metrics for key in metrics}
         if name not in names:
             raise RunError(f"Expected a metric of {self.folder}, but got {name!r}. Near names: {near(name, names)}.")
-        values = [np.nan if one.get(name) is None else float(one[name]) for one in self.metrics]
-        return np.array([one["epoch"] for one in self.metrics], dtype=np.int64), np.array(values, dtype=np.float64)
+        values = [np.nan if metrics.get(name) is None else float(metrics[name]) for metrics in self.metrics]
+        epochs = [metrics["epoch"] for metrics in self.metrics]
+        return np.array(epochs, dtype=np.int64), np.array(values, dtype=np.float64)
 
     @cached_property
     def history(self) -> History:
@@ -160,6 +158,18 @@ class Run:
         """Names of the checkpoints."""
         return self._names(layout.CHECKPOINTS, ".safetensors")
 
+    @property
+    def selected_checkpoint(self) -> str:
+        """Name of the checkpoint that is the run's result: what `validation.select` says, or `last` without that."""
+        selected = "last" if self.config is None else self.config.validation.select
+        return selected if selected in self.checkpoints else "last"
+
+    def checkpoint_name(self, name: str | None = None) -> str:
+        """Return the name of a checkpoint that is there: `name`, or by default the selected one."""
+        name = name or self.selected_checkpoint
+        self._known(name, self.checkpoints, "a checkpoint")
+        return name
+
     def checkpoint(
         self, name: str = "last", framework: Literal["numpy", "torch"] = "numpy", device: str = "cpu"
     ) -> Checkpoint:
@@ -172,11 +182,11 @@ class Run:
         return self._names(layout.SCORES, ".csv")
 
     def scores(self, evaluation: str) -> list[Score]:
-        """Return the scores of one evaluation; those that do not say of which data set are of the run's own."""
+        """Return the scores of one evaluation; those without a data set get the run's."""
         self._known(evaluation, self.evaluations, "an evaluation")
-        own = str(self.data.get("dataset") or "")
-        found = read_scores(layout.scores_path(self.folder, evaluation))
-        return [one if one.dataset or not own else replace(one, dataset=own) for one in found]
+        dataset = str(self.data.get("dataset") or "")
+        scores = read_scores(layout.scores_path(self.folder, evaluation))
+        return [score if score.dataset or not dataset else replace(score, dataset=dataset) for score in scores]
 
     @property
     def galleries(self) -> list[str]:
@@ -220,12 +230,12 @@ class Run:
         """Parts that this folder does not give, and why."""
         for part in ("config", "environments", "data", "samples"):
             getattr(self, part)
-        found = dict(self._faults)
+        missing = dict(self._faults)
         lists = {layout.CHECKPOINTS: self.checkpoints, layout.SCORES: self.evaluations, layout.GALLERY: self.galleries}
-        found |= {part: "there is none" for part, names in lists.items() if not names}
-        epochs: dict[str, Sized] = {layout.METRICS: self.metrics, layout.HISTORY: self.history}
-        found |= {part: "no epoch is complete" for part, there in epochs.items() if not len(there)}
-        return found
+        missing |= {part: "there is none" for part, names in lists.items() if not names}
+        epochs: dict[str, Sized] = {layout.METRICS_FILE: self.metrics, layout.HISTORY: self.history}
+        missing |= {part: "no epoch is complete" for part, written in epochs.items() if not len(written)}
+        return missing
 
     def require(self, *parts: str) -> None:
         """Raise a `RunError` unless the parts, named as their files are, can be given."""
@@ -239,21 +249,21 @@ class Run:
     def _faults(self) -> dict[str, str]:
         return {}
 
-    def _give(self, part: str, read: Callable[[Path], T], otherwise: T) -> T:
-        """Return a part, or `otherwise` and a note of why."""
+    def _give(self, part: str, read: Callable[[Path], T], default: T) -> T:
+        """Return a part, or the default where it cannot be read, and note why."""
         path = self.folder / part
         if not path.is_file():
             self._faults[part] = "it is not there"
-            return otherwise
+            return default
         try:
             return read(path)
         except (AdawacError, OSError, ValueError, LookupError, TypeError) as error:
             self._faults[part] = f"it cannot be read: {error}"
-            return otherwise
+            return default
 
     def _names(self, folder: str, ending: str) -> list[str]:
-        found = (self.folder / folder).glob(f"*{ending}")
-        return sorted(one.name.removesuffix(ending) for one in found if not one.name.startswith("."))
+        paths = (self.folder / folder).glob(f"*{ending}")
+        return sorted(path.name.removesuffix(ending) for path in paths if not path.name.startswith("."))
 
     def _known(self, name: str, names: list[str], what: str) -> None:
         if name not in names:
@@ -277,8 +287,8 @@ def list_runs(root: Path | str) -> list[Run]:
 def _run_folders(folder: str) -> Iterator[str]:
     """Yield the run folders below one, without looking into them."""
     try:
-        with os.scandir(folder) as found:
-            entries = list(found)
+        with os.scandir(folder) as scanned:
+            entries = list(scanned)
     except OSError as error:
         log.warning("%s", error)
         return

@@ -2,8 +2,9 @@
 
 # ruff: noqa: RUF009  (`setting` and `section` are `dataclasses.field` with a help text)
 import inspect
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -51,7 +52,8 @@ def describe_samples(
     for what, items, expected in (("case for each sample", cases, n), ("name for each class", names, num_classes)):
         if len(items) != expected:
             raise DataError(f"Expected a {what}, {expected} in all, but got {len(items)}. Give as many.")
-    number = np.array(_numbers(cases), dtype=np.int64)
+    counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    number = np.array([next(counters[case]) for case in cases], dtype=np.int64)  # within its case
     column = np.array(cases)
     return SampleTable(
         id=np.array([sample_id(_DATASET, case, case, "0", row) for case, row in zip(cases, number, strict=True)]),
@@ -69,16 +71,6 @@ def describe_samples(
     )
 
 
-def _numbers(cases: Sequence[str]) -> list[int]:
-    """Return the how-manieth sample of its case each one is."""
-    seen: Counter[str] = Counter()
-    numbers = []
-    for case in cases:
-        numbers.append(seen[case])
-        seen[case] += 1
-    return numbers
-
-
 _CALL = inspect.signature(Criterion.forward)
 _OF_VIEWS = ("logits", "labels")
 
@@ -87,7 +79,7 @@ class EpochRecord:
     """CE, Dice, ACR and beta of every sample of an epoch, and its losses: a hook on the criterion notes every step.
 
     Everything stays in the same tensors on the device and nothing waits for it, so that a step can be captured as a
-    CUDA graph. Steps in evaluation mode do not count, nor do those of a copy of the criterion (`copy.deepcopy`, pickle).
+    CUDA graph. Steps in evaluation mode and copies of the criterion (`copy.deepcopy`, pickle) are not recorded.
 
     Attributes:
         values: (4, n) the `FIELDS` of each sample; NaN where it was not seen.
@@ -102,7 +94,7 @@ class EpochRecord:
         self.loss = torch.zeros((), device=log_odds.device)
         self.steps = torch.zeros((), dtype=torch.int64, device=log_odds.device)
         self.bad_step = torch.full((), -1, device=log_odds.device)
-        self._hook = criterion.register_forward_hook(_Hook(self.add), with_kwargs=True)
+        self._hook = criterion.register_forward_hook(_CriterionHook(self.add), with_kwargs=True)
 
     @torch.no_grad()
     def add(self, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], step: Step) -> None:
@@ -144,7 +136,7 @@ class EpochRecord:
             setattr(self, name, getattr(self, name).to(device))
 
 
-class _Hook:
+class _CriterionHook:
     """A hook on the criterion. A copy of the criterion carries a copy of it, which does nothing."""
 
     def __init__(self, note: Callable[..., None]):
@@ -267,7 +259,7 @@ class RunRecorder:
         if isinstance(samples, SampleTable):
             self._known, self._sparse = len(samples), samples.label_sparse
         self.record = EpochRecord(criterion)
-        self._look_hook = criterion.register_forward_hook(_Hook(self._look), with_kwargs=True)
+        self._look_hook = criterion.register_forward_hook(_CriterionHook(self._look), with_kwargs=True)
         self.done = 0
         if resume is not None and config is None:
             self.rewind(resume)
@@ -418,7 +410,7 @@ def plain(value: Any) -> Any:
 
 
 def _on_first_rank(work: Callable[[], None]) -> None:
-    """Do something on the first rank; if it fails, raise on all of them, or the others would wait for ever."""
+    """Do something on the first rank; if it fails, raise on all of them, or the others would wait forever."""
     problem = None
     if world_size() == 1 or dist.get_rank() == 0:
         try:
@@ -436,7 +428,7 @@ def _method_name(criterion: Criterion) -> str:
     """Return the name that a criterion's method has in `METHODS`, or else its class's."""
     names = []
     for name in METHODS:
-        with suppress(AdawacError):  # somebody's plug-in that cannot be imported
+        with suppress(AdawacError):  # a plug-in that cannot be imported
             method: Any = METHODS[name]
             if type(criterion) is (method.func if isinstance(method, partial) else method):
                 names.append(name)

@@ -18,8 +18,6 @@ from adawac.errors import RunError, UnknownNameError, near
 from adawac.files import beside
 from adawac.runs.layout import gallery_path, scores_path
 
-__all__ = ["Gallery", "Score", "Slice", "read_scores", "write_gallery", "write_scores"]
-
 Array = npt.NDArray[Any]
 
 
@@ -39,8 +37,8 @@ class Score:
         checkpoint: Which weights predicted.
         split: Which part of the data the case belongs to.
         unit: Of distances: `mm` or `voxel`; empty for other metrics.
-        dataset: Which data set the patient is of: another one's patient of the same name is somebody else. Empty where
-            unknown; `Run.scores` takes that of the run then.
+        dataset: The patient's data set: patients of two data sets may have the same name. Empty where unknown;
+            `Run.scores` then fills in the run's.
         epoch: How far these weights had been trained; None where unknown. A run may go on: see `Run.outdated`.
     """
 
@@ -63,7 +61,7 @@ def write_scores(folder: Path | str, name: str, scores: Iterable[Score]) -> Path
     """Write the scores of one evaluation; `name` tells it from others, for example `test-strict`."""
     path = scores_path(Path(folder), name)
     with beside(path) as temporary, temporary.open("w", newline="", encoding="utf-8", errors="surrogatepass") as file:
-        writer = csv.DictWriter(file, [one.name for one in fields(Score)], quoting=csv.QUOTE_ALL)
+        writer = csv.DictWriter(file, [field.name for field in fields(Score)], quoting=csv.QUOTE_ALL)
         writer.writeheader()
         writer.writerows(asdict(score) for score in scores)
     return path
@@ -71,7 +69,7 @@ def write_scores(folder: Path | str, name: str, scores: Iterable[Score]) -> Path
 
 def read_scores(path: Path) -> list[Score]:
     """Read the scores of one evaluation; columns of a later version are passed over."""
-    known = {one.name for one in fields(Score)}
+    known = {field.name for field in fields(Score)}
     with path.open(newline="", encoding="utf-8", errors="surrogatepass") as file:
         try:
             rows: list[dict[str, Any]] = [
@@ -112,12 +110,12 @@ def write_gallery(
     """Write a gallery as one compressed npz, with the weights that predicted; ids stand in it as data."""
     arrays: dict[str, Array] = {}
     about: list[dict[str, Any]] = []
-    for place, one in enumerate(slices):
-        about.append({"id": one.id, "spacing": list(one.spacing)})
-        parts = {"image": one.image, "label": one.label, "prediction": one.prediction}
+    for number, item in enumerate(slices):
+        about.append({"id": item.id, "spacing": list(item.spacing)})
+        parts = {"image": item.image, "label": item.label, "prediction": item.prediction}
         for part, array in parts.items():
             if array is not None:
-                arrays[f"{part}_{place}"] = _numbers(np.asarray(array), part, one.id)
+                arrays[f"{part}_{number}"] = _numbers(np.asarray(array), part, item.id)
     arrays["about"] = _text(about)
     arrays["weights"] = _text({"checkpoint": checkpoint, "epoch": epoch})
     path = gallery_path(Path(folder), name)
@@ -155,7 +153,7 @@ class Gallery(Mapping[str, Slice]):
         self.path = path
         try:
             self._about: list[dict[str, Any]] = json.loads(self._read("about").tobytes())
-            self._places = {str(one["id"]): place for place, one in enumerate(self._about)}
+            self._numbers = {str(item["id"]): number for number, item in enumerate(self._about)}
             weights = self._read("weights", optional=True)
             made: dict[str, Any] = {} if weights is None else json.loads(weights.tobytes())
             self.checkpoint: str = made.get("checkpoint", "")
@@ -164,28 +162,28 @@ class Gallery(Mapping[str, Slice]):
             raise RunError(f"Expected a gallery in {path}, but got: {error!r}. Evaluate the run again.") from error
 
     def __getitem__(self, name: str) -> Slice:
-        if name not in self._places:
+        if name not in self._numbers:
             raise UnknownNameError(
                 f"Expected a sample of the gallery, but got {name!r}. Near names: {near(name, self)}."
             )
-        place = self._places[name]
-        height, width = self._about[place]["spacing"]
+        number = self._numbers[name]
+        height, width = self._about[number]["spacing"]
         return Slice(
             id=name,
-            image=self._read(f"image_{place}"),
-            label=self._read(f"label_{place}", optional=True),
-            prediction=self._read(f"prediction_{place}", optional=True),
+            image=self._read(f"image_{number}"),
+            label=self._read(f"label_{number}", optional=True),
+            prediction=self._read(f"prediction_{number}", optional=True),
             spacing=(height, width),
         )
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._numbers
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._numbers)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._numbers)
 
     def _read(self, name: str, optional: bool = False) -> Any:
         with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:

@@ -19,22 +19,20 @@ from adawac.files import LOCK, AppendFile, FolderLock, beside, is_temporary, mak
 from adawac.runs import layout
 from adawac.runs.checkpoints import save_checkpoint
 from adawac.runs.environment import describe_environment
-from adawac.runs.history import FIELDS, MARK, encode, scan
+from adawac.runs.history import BLOCK_MARK, FIELDS, encode, scan
 from adawac.runs.layout import check_rest, encode_line, now, read_lines, write_json
 from adawac.runs.reader import Run
 from adawac.runs.results import Score, Slice, write_gallery, write_scores
-
-__all__ = ["RunWriter"]
 
 
 class RunWriter:
     """A run folder opened for writing; as a context manager it notes how the run ended.
 
-    Leaving the block well makes the run `finished`, leaving it through an error or Ctrl-C `interrupted`. A run whose
-    process was killed is found out by its readers: it says `running`, but nobody holds its lock.
+    Leaving the block well makes the run `finished`, leaving it through an error or Ctrl-C `interrupted`. Readers notice
+    a run whose process was killed: it says `running`, but nobody holds its lock.
 
-    A resumed run's configuration, data and samples are held back until it is sure to go on, which is when `rewind` or
-    whatever adds to it is called: what is refused before that leaves the folder as it was.
+    A resumed run's configuration, data and samples are not written until the run is sure to go on, which is when
+    `rewind` or anything that adds to it is called: an error before that leaves the folder as it was.
 
     Attributes:
         folder: The run folder.
@@ -78,15 +76,15 @@ class RunWriter:
         _check_folder(self.folder, resume)  # again: the last holder of the lock may have filled it
         _remove_leftovers(self.folder)
         earlier = Run(self.folder) if resume else None
-        metrics, blocks = read_lines(self.folder / layout.METRICS), scan(self.folder / layout.HISTORY)
+        metrics, blocks = read_lines(self.folder / layout.METRICS_FILE), scan(self.folder / layout.HISTORY)
         self.samples: SampleTable | None = earlier.samples if earlier else None
         if blocks and self.samples is None:
             raise RunError(
                 f"Expected the table of the history's samples, but {self.folder / layout.SAMPLES} cannot be read. "
                 "Restore it from a copy, or start a new run."
             )
-        ends = {layout.METRICS: metrics[-1].end if metrics else 0, layout.HISTORY: blocks[-1].end if blocks else 0}
-        for (name, end), mark in zip(ends.items(), (b"\n", MARK), strict=True):
+        ends = {layout.METRICS_FILE: metrics[-1].end if metrics else 0, layout.HISTORY: blocks[-1].end if blocks else 0}
+        for (name, end), mark in zip(ends.items(), (b"\n", BLOCK_MARK), strict=True):
             check_rest(self.folder / name, end, mark)
         old = dict(earlier.info) if earlier else {}
         self._earlier = old if resume else None
@@ -124,7 +122,7 @@ class RunWriter:
         try:
             merged = table if self.samples is None else _grow(self.samples, table)
         except RunError:
-            self.close("interrupted")  # whoever opened the run may not have come as far as its block
+            self.close("interrupted")  # the caller may not have entered its block yet
             raise
         self._write(partial(_write_table, self.folder / layout.SAMPLES, merged))
         self.samples = merged
@@ -180,7 +178,7 @@ class RunWriter:
         return path
 
     def remove_checkpoint(self, name: str) -> None:
-        """Take a checkpoint away, such as one of epochs that the run went back behind, if it is there."""
+        """Remove a checkpoint if it exists, such as one of an epoch that was rewound."""
         path = layout.checkpoint_path(self.folder, name)
         self._settle()
         with self._explained():
@@ -207,9 +205,9 @@ class RunWriter:
     def rewind(self, epoch: int) -> None:
         """Drop metrics and history after `epoch`, the one that a checkpoint ends with, to go on from there.
 
-        Checkpoints stay: whoever goes on knows which are still of use (see `remove_checkpoint`).
+        Checkpoints stay: the caller removes those that are of no use any more (see `remove_checkpoint`).
         """
-        metrics, blocks = read_lines(self.folder / layout.METRICS), scan(self.folder / layout.HISTORY)
+        metrics, blocks = read_lines(self.folder / layout.METRICS_FILE), scan(self.folder / layout.HISTORY)
         kept = [block for block in blocks if block.epoch <= epoch]
         self._settle()
         with self._explained():
@@ -285,7 +283,7 @@ class RunWriter:
         except OSError as error:
             if isinstance(error, AdawacError):
                 raise
-            saved = sorted(one.stem for one in (self.folder / layout.CHECKPOINTS).glob("*.safetensors"))
+            saved = sorted(path.stem for path in (self.folder / layout.CHECKPOINTS).glob("*.safetensors"))
             kept = f" Checkpoints that are safe: {', '.join(saved)}; resume from there." if saved else ""
             raise RunError(
                 f"Expected to write to {self.folder}, but got: {error.strerror or error}. "
@@ -294,12 +292,12 @@ class RunWriter:
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
-    there = (folder / layout.INFO).is_file()
-    if resume and not there:
+    holds_run = (folder / layout.INFO).is_file()
+    if resume and not holds_run:
         raise RunError(f"Expected a run to resume, but {folder} has no {layout.INFO}. Start it without resuming.")
-    if there and not resume:
+    if holds_run and not resume:
         raise RunError(f"Expected a new run folder, but {folder} holds a run. Resume it, or choose another folder.")
-    others = [one.name for one in folder.iterdir() if one.name != LOCK and not is_temporary(one)]
+    others = [path.name for path in folder.iterdir() if path.name != LOCK and not is_temporary(path)]
     if others and not resume:
         raise RunError(
             f"Expected an empty folder, but {folder} holds {sorted(others)[0]!r}. Choose another folder for the run."
@@ -313,8 +311,8 @@ def _write_table(path: Path, table: SampleTable) -> None:
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove what a killed writer left half-written."""
-    for place in (folder, folder / layout.CHECKPOINTS):
-        for leftover in filter(is_temporary, place.glob(".*")):
+    for parent in (folder, folder / layout.CHECKPOINTS):
+        for leftover in filter(is_temporary, parent.glob(".*")):
             leftover.unlink(missing_ok=True)
 
 

@@ -9,7 +9,7 @@ __all__ = ["TrainingProgress", "Watch", "fit"]
 if TYPE_CHECKING:
     from adawac.train.engine import TrainingProgress, fit
 
-    Watch = TrainingProgress  # its name until 0.1
+    Watch = TrainingProgress  # its former name
 
 __getattr__, __dir__ = lazy_names(
     __name__,

@@ -24,8 +24,8 @@ def measure(
     Args:
         config: What to train; nothing is written.
         steps: Steps that are timed, after some that are not.
-        warmup: Those.
-        watch: Is told after each step how many are done, and of how many.
+        warmup: Steps before that.
+        watch: Called after each step with the number of steps done and their total.
 
     Returns:
         slices_per_second and step_ms (median), peak_gib (of the GPU, or of this process), seconds_to_first_step, and
@@ -51,8 +51,8 @@ def measure(
     seconds: list[float] = []
     first = 0.0
     for done in range(1, warmup + steps + 1):
-        given, epoch = next(inputs)
-        seconds.append(_timed(trainer, partial(step, given, epoch, 0)))
+        batch, epoch = next(inputs)
+        seconds.append(_timed(trainer, partial(step, batch, epoch, 0)))
         first = first or time.perf_counter() - started
         tell(done, total)
     typical = statistics.median(seconds[warmup:])
@@ -78,34 +78,34 @@ def _parts(
     step: TrainStep, inputs: Iterator[tuple[Any, int]], rounds: int, tell: Callable[[int], None]
 ) -> dict[str, float]:
     """Return the median milliseconds of each part, kernel by kernel."""
-    found: dict[str, list[float]] = {name: [] for name in ("views", "forward", "criterion", "backward", "optimiser")}
+    seconds: dict[str, list[float]] = {name: [] for name in ("views", "forward", "criterion", "backward", "optimiser")}
     kept: dict[str, Any] = {}
 
     def keep(name: str, part: Callable[[], Any]) -> Callable[[], None]:
         return lambda: kept.update({name: part()})
 
     for done in range(1, rounds + 1):
-        given, epoch = next(inputs)
+        batch, epoch = next(inputs)
         parts: dict[str, Callable[[], Any]] = {
-            "views": keep("batch", partial(step.batch, given, epoch)),
+            "views": keep("batch", partial(step.batch, batch, epoch)),
             "forward": keep("outputs", lambda: step.forward(kept["batch"])),
             "criterion": keep("out", lambda: step.criterion(kept["batch"], *kept["outputs"])),
             "backward": lambda: step.trainer.fabric.backward(kept["out"].loss),
             "optimiser": step.descend,
         }
         for name, part in parts.items():
-            found[name].append(_timed(step.trainer, part))
+            seconds[name].append(_timed(step.trainer, part))
         tell(done)
-    return {name: 1000 * statistics.median(one) for name, one in found.items()}
+    return {name: 1000 * statistics.median(times) for name, times in seconds.items()}
 
 
 def _endless(step: TrainStep, size: int) -> Iterator[tuple[Any, int]]:
-    """Yield whole batches for ever, epoch after epoch."""
+    """Yield whole batches endlessly, epoch after epoch."""
     for epoch in range(1, 1 << 30):
-        for given in step.inputs(epoch, 0):
-            index = given["index"] if isinstance(given, dict) else given
+        for batch in step.inputs(epoch, 0):
+            index = batch["index"] if isinstance(batch, dict) else batch
             if len(index) == size:
-                yield given, epoch
+                yield batch, epoch
 
 
 def _timed(trainer: Trainer, work: Callable[[], Any]) -> float:

@@ -48,33 +48,32 @@ class TrainingState:
     rank: int = 0
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor under a name of its own."""
-        found = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        found |= {f"criterion.{name}": value for name, value in self.criterion.state_dict().items()}
+        """Return all tensors by name."""
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        tensors |= {f"criterion.{name}": value for name, value in self.criterion.state_dict().items()}
         if self.averaged is not None:
-            found |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
-        for place, values in self.optimizer.state_dict()["state"].items():
-            found |= {
-                f"optimizer.{place}.{name}": torch.as_tensor(one) for name, one in values.items() if one is not None
-            }
+            tensors |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
+        for number, values in self.optimizer.state_dict()["state"].items():
+            kept = {name: value for name, value in values.items() if value is not None}
+            tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in kept.items()}
         for name, parameter in self.network.named_parameters():
             if parameter.grad is not None:  # batches that were added up, but not yet stepped with
-                found[f"gradient.{name}"] = parameter.grad
-        return found | self.random()
+                tensors[f"gradient.{name}"] = parameter.grad
+        return tensors | self.random()
 
     def random(self) -> dict[str, Tensor]:
         """Return the state of this rank's random generators."""
-        found = {"random.cpu": torch.get_rng_state()}
+        states = {"random.cpu": torch.get_rng_state()}
         if torch.cuda.is_initialized():
-            found["random.cuda"] = torch.cuda.get_rng_state()
-        return found
+            states["random.cuda"] = torch.cuda.get_rng_state()
+        return states
 
     def plain(self) -> dict[str, Any]:
         """Return what is not a tensor."""
         return {"ids": self.ids, "precision": {} if self.precision is None else self.precision.state_dict()}
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Take over what `tensors` and `plain` gave; beta goes by sample id, new samples start at one half."""
+        """Restore what `tensors` and `plain` returned. Beta goes by sample id; new samples start at one half."""
         averaged = _below(tensors, "averaged")
         if self.averaged is not None and not averaged:
             raise RunError(
@@ -101,12 +100,12 @@ class TrainingState:
         self._restore_random(tensors)
 
     def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over this rank's generators; a rank that was not there before goes on with its own."""
-        own = f".{self.rank}" if self.rank else ""
-        if f"random.cpu{own}" in tensors:
-            torch.set_rng_state(tensors[f"random.cpu{own}"].cpu())
-        if f"random.cuda{own}" in tensors and torch.cuda.is_initialized():
-            torch.cuda.set_rng_state(tensors[f"random.cuda{own}"].cpu())
+        """Restore this rank's generators; those of a new rank stay as they are."""
+        rank = f".{self.rank}" if self.rank else ""
+        if f"random.cpu{rank}" in tensors:
+            torch.set_rng_state(tensors[f"random.cpu{rank}"].cpu())
+        if f"random.cuda{rank}" in tensors and torch.cuda.is_initialized():
+            torch.cuda.set_rng_state(tensors[f"random.cuda{rank}"].cpu())
 
     def _restore_weights(self, state: dict[str, Tensor], ids: list[str]) -> None:
         old = state["weights.log_odds"].cpu().numpy()
@@ -114,12 +113,12 @@ class TrainingState:
         self.criterion.load_state_dict(state)
 
     @torch.no_grad()
-    def _restore_optimizer(self, found: Mapping[str, Tensor]) -> None:
-        parameters = [one for group in self.optimizer.param_groups for one in group["params"]]
+    def _restore_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
-        for name, value in found.items():
-            place, _, key = name.partition(".")
-            state.setdefault(int(place), {})[key] = _like(value, parameters[int(place)])
+        for name, value in tensors.items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = _like(value, parameters[int(number)])
         kept = "exp_avg" if "betas" in self.optimizer.defaults else "momentum_buffer"  # AdamW's, or SGD's
         if state and not any(kept in values for values in state.values()):
             raise RunError(
@@ -130,12 +129,13 @@ class TrainingState:
 
 
 def _like(value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Return a value in its parameter's memory layout, which files do not keep and fused optimisers insist on."""
+    """Return a value in its parameter's memory layout: files do not keep it, fused optimisers require it."""
     return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{prefix}."): one for name, one in tensors.items() if name.startswith(f"{prefix}.")}
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 class Checkpoints:
@@ -248,7 +248,7 @@ class Checkpoints:
 
 
 def check_resumed(config: TrainConfig, run: Run) -> None:
-    """Refuse to go on in a way that would make the run's own description wrong, or cut its record for nothing."""
+    """Refuse to resume where the run's description would become wrong, or its record would be lost."""
     if "loop" in run.settings:
         raise RunError(
             f"Expected a run of `adawac train` to go on with, but {run.folder} is of another training loop "
@@ -256,12 +256,12 @@ def check_resumed(config: TrainConfig, run: Run) -> None:
         )
     _check_last(run)
     # The configuration in the folder may have been edited since; what a list of runs shows has not.
-    own = (config if run.config is None else run.config).summary | run.summary
+    began = (config if run.config is None else run.config).summary | run.summary
     for what in ("method", "preset"):
-        if own[what] != (given := config.summary[what]):
+        if began[what] != (asked := config.summary[what]):
             raise ConfigError(
-                f"Expected to go on with the {what} that {run.folder} began with, {own[what]}, but got {given}. Its "
-                f"scores would count as those of {given}: start a new run."
+                f"Expected to go on with the {what} that {run.folder} began with, {began[what]}, but got {asked}. Its "
+                f"scores would count as those of {asked}: start a new run."
             )
     done = max(run.epoch, _begun(run))
     if config.epochs < done:
@@ -272,7 +272,7 @@ def check_resumed(config: TrainConfig, run: Run) -> None:
 
 
 def _check_last(run: Run) -> None:
-    """Refuse a run that was saved and has lost what was saved: it would begin again."""
+    """Refuse a run whose last checkpoint was saved but is gone: it would begin again."""
     if "last" in run.checkpoints or not ("last" in run.info.get("saved", ()) or run.status == "finished"):
         return
     path = checkpoint_path(run.folder, "last")
@@ -285,7 +285,7 @@ def _check_last(run: Run) -> None:
 
 
 def _begun(run: Run) -> int:
-    """Return the epoch that the last checkpoint is of, or within; 0 where none can be read, as will be told."""
+    """Return the epoch that the last checkpoint is of, or within; 0 where it cannot be read."""
     try:
         state = read_state(checkpoint_path(run.folder, "last"))
     except (RunError, FileNotFoundError):
@@ -304,12 +304,12 @@ def batches_of(config: TrainConfig, steps: int) -> dict[str, int]:
 
 
 def check_batches(folder: Path, state: dict[str, Any], now: dict[str, int]) -> None:
-    """Refuse to finish an epoch with other batches than it began with: samples would be left out or come twice."""
+    """Refuse to finish an epoch with different batches: samples would be skipped or repeated."""
     then = state.get("batches", now)
     changed = [name for name in now if then.get(name) != now[name]]
     if changed:
-        was, given = (", ".join(f"{name}={one.get(name)}" for name in changed) for one in (then, now))
+        was, asked = (", ".join(f"{name}={batches.get(name)}" for name in changed) for batches in (then, now))
         raise RunError(
-            f"Expected the batches that {folder} was interrupted with, {was}, but got {given} within epoch "
+            f"Expected the batches that {folder} was interrupted with, {was}, but got {asked} within epoch "
             f"{state['epoch'] + 1}. Go on with the same ones until an epoch is over; they may change between epochs."
         )

@@ -25,7 +25,7 @@ from adawac.errors import AdawacError, ConfigError, RunError
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Fabric from telling what its user did not ask: which ranks have joined, and which precision to take."""
+    """Silence Fabric's log lines about ranks that joined and precisions to choose."""
     packages = ("lightning_fabric", "lightning.fabric")
     loggers = [logging.getLogger(f"{package}.utilities.distributed") for package in packages]
     loggers.append(rank_zero.log)  # that of whichever part of Lightning was imported last
@@ -167,7 +167,7 @@ def _children_take_interrupts() -> Iterator[None]:
         yield
         return
     former = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else it is somebody's already
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else another program handles it
         former[signal.SIGTERM] = signal.signal(signal.SIGTERM, _pass_on)
     try:
         yield
@@ -179,7 +179,7 @@ def _children_take_interrupts() -> Iterator[None]:
 def _pass_on(number: int, frame: FrameType | None) -> None:
     """Let all ranks save: a container that is stopped tells its first process alone.
 
-    As Ctrl-C, since a cluster may have sent them SIGTERM already, and the same signal again means at once.
+    As Ctrl-C: a cluster may have sent them SIGTERM already, and a second one would stop them at once.
     """
     for rank in active_children():
         with suppress(ProcessLookupError, TypeError):  # it has ended, or not begun

@@ -32,12 +32,12 @@ from adawac.train.trackers import Trackers
 
 log = logging.getLogger(__name__)
 
-# Steps between two moments at which several ranks agree whether somebody wants them to stop; an epoch ends with one.
+# After so many steps, and after each epoch, several ranks agree whether to stop.
 ASK_EVERY = 10
 
 
 class Interrupt:
-    """Notes the first signal, for whoever looks at `asked` at a good moment; the same one again raises at once."""
+    """Notes the first signal in `asked`, to be looked at between steps; the same signal again raises at once."""
 
     def __init__(self) -> None:
         self.forced = False
@@ -46,13 +46,13 @@ class Interrupt:
 
     @property
     def asked(self) -> bool:
-        """Whether somebody wants the training to stop."""
+        """Whether training is to stop."""
         return bool(self._seen)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # signals reach no other
             self._former[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else it is somebody's already
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else another program handles it
                 self._former[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
         return self
 
@@ -86,17 +86,17 @@ def validate(
         if labels is None:
             continue
         with fabric.autocast():
-            predicted = segment(network, images, config.data.image_size, device=fabric.device, resize=resize)
-        classes = score_volume(predicted, labels, store.num_classes, convention=config.validation.convention)
+            found = segment(network, images, config.data.image_size, device=fabric.device, resize=resize)
+        classes = score_volume(found, labels, store.num_classes, convention=config.validation.convention)
         for metric in metrics:
-            scores[metric].append([getattr(score, metric) for score in classes])
+            scores[metric].append([getattr(one, metric) for one in classes])
     network.train(was_training)
     numbers: dict[str, Any] = {}
     for metric, rows in _everyones(scores, fabric).items():
         by_class = np.nanmean(np.array(rows, dtype=np.float64), axis=0)
         numbers[f"val_{metric}"] = float(np.nanmean(by_class))
         named = zip(store.class_names[1:], by_class, strict=True)
-        numbers |= {f"val_{metric}_{name}": float(score) for name, score in named}
+        numbers |= {f"val_{metric}_{name}": float(one) for name, one in named}
     return numbers
 
 
@@ -122,20 +122,23 @@ def _everyones(scores: dict[str, list[list[float]]], fabric: Fabric) -> dict[str
 
 
 class TrainingProgress(Protocol):
-    """What is told how training goes: give it to `adawac.fit(watch=…)`."""
+    """What `adawac.fit(watch=…)` tells how training goes. A class that derives from it may leave methods out."""
 
     def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
         """Training starts, or goes on; `steps` make an epoch."""
+        return
 
     def step(self, epoch: int, step: int) -> None:
         """A step is done. Called once a step: be quick, and do not look at tensors."""
+        return
 
     def epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """An epoch is done."""
+        return
 
 
 class _Silence(TrainingProgress):
-    """Tells nobody: one rank's display is enough."""
+    """Shows nothing: the first rank does."""
 
 
 class _LogLines(TrainingProgress):
@@ -161,7 +164,7 @@ def fit(
         config: What to train; None goes on with the run's own configuration.
         out: The run folder: new or empty, or with `resume` that of an interrupted run.
         resume: Go on where the last checkpoint is. The result is that of a run that was never interrupted.
-        watch: Is told about steps and epochs; a line in the log after each epoch by default.
+        watch: Called after steps and epochs; by default a line goes to the log after each epoch.
     """
     if config is None:
         config = Run(out).own_config()
@@ -190,13 +193,13 @@ def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, progres
     )
     with recorder, Trackers(recorder.writer, config) as trackers, Interrupt() as interrupt, _explained():
         _fit(trainer, recorder, trackers, out, resume, progress if recorder.writer else _Silence(), interrupt)
-    if interrupt.asked:  # after the last step: the run is done, but whoever started it was to stop
+    if interrupt.asked:  # after the last step: the run is done, but its caller was to stop, too
         raise KeyboardInterrupt
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Say what to do about errors of torch that settings can help."""
+    """Explain errors of torch that a setting can fix."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -278,6 +281,7 @@ def _fit(
         trackers.log(epoch, metrics)
         progress.epoch(epoch, metrics)
     fabric.barrier()  # the run is finished once every rank has come this far
+    recorder.close("finished")
 
 
 def _check_finite(trainer: Trainer, recorder: RunRecorder, folder: Path, epoch: int) -> None:

@@ -85,7 +85,7 @@ def average(network: nn.Module, decay: float) -> AveragedModel:
 
 log = logging.getLogger(__name__)
 
-_ENOUGH = 8  # samples, whatever the size of a batch
+_ENOUGH = 8  # samples, for any size of batch
 _SHARE = 3  # a batch of at least one in three of the others' samples is not much noisier than they are
 
 
@@ -93,7 +93,7 @@ def warn_of_short_end(num_samples: int, batch_size: int, world: int = 1, accumul
     """Warn if the step that every epoch ends with, and so the run, has very few samples next to the others.
 
     The gradient of a few slices, which may all be empty, has the same learning rate as that of a whole batch, and
-    nothing comes after it to mend what it did.
+    no step after it corrects what it did.
 
     Args:
         num_samples: Samples of an epoch.

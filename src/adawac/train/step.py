@@ -45,16 +45,16 @@ class TrainStep:
         loader = self.trainer.loader
         return loader.epoch(epoch, start) if loader.resident is None else loader.indices(epoch, start)
 
-    def __call__(self, given: Tensor | Batch, epoch: int, number: int) -> None:
-        """Take one step, the one with this number (from 0) in its epoch."""
-        if isinstance(given, dict):
-            given = {name: value for name, value in given.items() if name != "global_size"}  # type: ignore[assignment]
+    def __call__(self, rows: Tensor | Batch, epoch: int, number: int) -> None:
+        """Take step `number` (from 0) of an epoch, with what `inputs` yields: rows of samples, or a batch."""
+        if isinstance(rows, dict):
+            rows = {name: value for name, value in rows.items() if name != "global_size"}  # type: ignore[assignment]
         set_learning_rate(self.trainer.optimizer, self.rate(epoch, number))
         if self._captured is None:
-            self._learn(given, epoch, number)
+            self._learn(rows, epoch, number)
         else:
             device = self.trainer.fabric.device
-            self._captured(given, torch.full((), epoch, device=device))
+            self._captured(rows, torch.full((), epoch, device=device))
         if self.trainer.averaged is not None and self._complete(number):
             self.trainer.averaged.update_parameters(self.trainer.network)
 
@@ -65,18 +65,18 @@ class TrainStep:
         total = self.trainer.config.epochs * an_epoch
         return learning_rate(self.optim, at, total, round(self.optim.warmup_epochs * an_epoch))
 
-    def _learn(self, given: Any, epoch: Tensor | int, number: int = 0) -> None:
+    def _learn(self, rows: Any, epoch: Tensor | int, number: int = 0) -> None:
         """Everything that happens on the device. `number` matters where a step takes several batches: not captured."""
-        batch = self.batch(given, epoch)
+        batch = self.batch(rows, epoch)
         out = self.criterion(batch, *self.forward(batch))
         self.trainer.fabric.backward(out.loss / self._together(number))
         if self._complete(number):
             self.descend()
 
-    def batch(self, given: Any, epoch: Tensor | int) -> Mapping[str, Any]:
+    def batch(self, rows: Any, epoch: Tensor | int) -> Mapping[str, Any]:
         """Return the batch: views of resident samples are made here, streamed ones come with them."""
         resident = self.trainer.loader.resident
-        return given if resident is None else {**resident(given, epoch), "index": given}
+        return rows if resident is None else {**resident(rows, epoch), "index": rows}
 
     def forward(self, batch: Mapping[str, Any]) -> Any:
         """Return logits and latents."""

@@ -27,8 +27,6 @@ def beta_table(rows: Mapping[str, int], weights: SampleWeights) -> str:
 
 
 Levels = Tensor | list[Tensor]
-
-
 """An image or label map, or a list of label maps at falling resolutions (deep supervision)."""
 
 
@@ -55,14 +53,14 @@ class TwoViews:
 
 
 def as_list(levels: Levels) -> list[Tensor]:
-    """Return the levels of deep supervision, which are one where there is none."""
+    """Return the levels of deep supervision; a single one without it."""
     return [levels] if isinstance(levels, Tensor) else list(levels)
 
 
 def _stacked(first: Levels, second: Levels) -> Levels:
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         return torch.stack([first, second])
-    return [torch.stack([one, other]) for one, other in zip(first, second, strict=True)]
+    return [torch.stack(pair) for pair in zip(first, second, strict=True)]
 
 
 def joined(views: Levels, device: torch.device) -> Levels:

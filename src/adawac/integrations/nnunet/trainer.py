@@ -78,7 +78,7 @@ class nnUNetTrainerAdaWAC(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  (
             **self.options,
         }
 
-    # nnU-Net's is static, but called on the trainer; as a method it wraps that of whatever trainer is mixed in.
+    # nnU-Net's is static, but called on the trainer; as a method it wraps that of any trainer that is mixed in.
     def get_training_transforms(self, *args: Any, **kwargs: Any) -> TwoViews:
         """Return nnU-Net's augmentation, drawn twice."""
         return TwoViews(super().get_training_transforms(*args, **kwargs))
@@ -87,16 +87,16 @@ class nnUNetTrainerAdaWAC(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  (
         """Take nnU-Net's step on both views, with AdaWAC's loss in place of its own."""
         index = torch.tensor([self.rows[str(key)] for key in batch["keys"]], device=self.device)
         views = {name: joined(batch[name], self.device) for name in ("data", "target")}
-        own, self.loss = self.loss, partial(self._objective, index)
+        nnunets, self.loss = self.loss, partial(self._objective, index)
         try:
             result: dict[str, Any] = super().train_step({**batch, **views})
         finally:
-            self.loss = own
+            self.loss = nnunets
         return result
 
     def _objective(self, index: Tensor, output: Levels, target: Levels) -> Tensor:
         levels = zip(as_list(output), as_list(target), self.supervision, strict=True)
-        logits, labels = zip(*((one, labels[:, 0]) for one, labels, weight in levels if weight), strict=True)
+        logits, labels = zip(*((level, labels[:, 0]) for level, labels, weight in levels if weight), strict=True)
         step: Step = self.criterion(logits, labels, self.tap.pop(), index)
         self.terms.append(torch.stack([step.ell_ce.mean(), step.reg_ac.mean()]))
         return step.loss
