@@ -12,15 +12,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from acdc_list import Listing, read_list
 from case_scores import Labels, add_scores, means
 from results_page import RESULTS
 
 from adawac.data.store import Store
-from adawac.inference.ensemble import Ensemble, check_agreement
 from adawac.inference.label_files import keep_largest_components
-from adawac.inference.predictor import segment_stacks
+from adawac.inference.predictor import Predictor
 from adawac.inference.trained import load_trained
 from adawac.inference.trained_network import Trained
 
@@ -29,7 +27,6 @@ NAME = "ensemble.json"
 
 def score_together(members: list[Trained], store: Store, cases: list[str]) -> dict[str, dict[str, dict[str, float]]]:
     """Return DSC in % and HD95, by class and on average, as predicted and of the largest parts alone."""
-    check_agreement(members)
     found = {"as predicted": {}, "largest parts": {}}
     for case, labels in predicted(members, store, cases, tta=True):
         for name, scores in found.items():
@@ -41,12 +38,8 @@ def score_together(members: list[Trained], store: Store, cases: list[str]) -> di
 
 def predicted(members: list[Trained], store: Store, cases: list[str], tta: bool) -> Iterator[tuple[str, Labels]]:
     """Yield each case with what the networks find in it together."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    together = Ensemble([one.network.to(device) for one in members], tta=tta).eval()
-    first, stacks = members[0], (store.stack(case)[0] for case in cases)
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        predictions = segment_stacks(together, stacks, first.image_size, device=device, resize=first.resize)
-        yield from zip(cases, predictions, strict=True)
+    stacks = (store.stack(case)[0] for case in cases)
+    yield from zip(cases, Predictor.of(members, device="auto", tta=tta).predict(stacks), strict=True)
 
 
 def describe(row: str, listing: Listing, store: Store, runs: Path) -> dict:

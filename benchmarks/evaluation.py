@@ -28,7 +28,7 @@ from adawac.data.splits import resolve_split
 from adawac.data.store import Store
 from adawac.evaluation import evaluate
 from adawac.evaluation.case_scores import Rules, score_case
-from adawac.evaluation.run_predictor import Predictor
+from adawac.inference.predictor import Predictor
 from adawac.inference.trained import load_trained
 from adawac.runs import Run
 
@@ -47,8 +47,7 @@ def timed(call):
 
 def parts(run, store, cases, device):
     """Time what an evaluation consists of, one after the other."""
-    predictor = Predictor(device, "auto", None)
-    load, _ = timed(lambda: predictor.load(run, "last"))
+    load, predictor = timed(lambda: Predictor.of([load_trained(run, "last")], device=device))
     read, stacks = timed(lambda: [np.array(store.stack(case)[0]) for case in cases])
     predict, predictions = min(
         (timed(lambda: list(predictor.predict(store.stack(case)[0] for case in cases))) for _ in range(3)),

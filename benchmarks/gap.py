@@ -19,10 +19,21 @@ from results_page import RESULTS, read_results
 
 from adawac.data.resample import warp
 from adawac.data.store import Store
-from adawac.inference.predictor import segment
+from adawac.inference.predictor import Predictor
 
 ROWS = ("final-baseline", "final-paper", "final-long-baseline", "final-long-paper")
 SIZE = (224, 224)
+
+
+class _Fixed(torch.nn.Module):
+    """Gives the same output whatever it sees."""
+
+    def __init__(self, output: torch.Tensor):
+        super().__init__()
+        self.output = output
+
+    def forward(self, _: torch.Tensor) -> torch.Tensor:
+        return self.output
 
 
 def through_the_grid(store: Store, cases: list[str]) -> dict[str, float]:
@@ -33,7 +44,7 @@ def through_the_grid(store: Store, cases: list[str]) -> dict[str, float]:
         identity = torch.eye(2, 3).expand(len(labels), 2, 3)
         _, small = warp(images, labels.long(), identity, SIZE, "bilinear")
         seen = torch.nn.functional.one_hot(small.long(), store.num_classes).movedim(-1, 1).float()
-        native = segment(lambda _, seen=seen: seen, images.numpy(), SIZE, batch_size=len(images))
+        (native,) = Predictor([_Fixed(seen)], SIZE, batch_size=len(images)).predict([images.numpy()])
         add_scores(found, store, case, native)
     return means(found)["dice"]
 

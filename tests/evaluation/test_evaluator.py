@@ -6,25 +6,23 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 import adawac
 from adawac.errors import ConfigError, DataError, RunError, UnknownNameError
 from adawac.evaluation import evaluate
 from adawac.evaluation.case_scores import Rules, score_case
 from adawac.evaluation.evaluation_record import plain
-from adawac.evaluation.run_predictor import Predictor
 from adawac.evaluation.scorers import Scorers, default_workers
 from adawac.evaluation.slice_scores import Slices, summarise_slices
 from adawac.evaluation.tables import to_tables
+from adawac.inference.predictor import Predictor
 from adawac.metrics import dice, score_volume
 from adawac.runs import Run, save_checkpoint
 from tests.evaluation.drawn_cases import outcome_cases, random_cases, training_cases
-from tests.networks.lookup_network import DrawnCase, make_run, make_store
+from tests.networks.lookup_network import DrawnCase, Lookup, make_run, make_store
 from tests.places import REPOSITORY
 
 DIAGONAL = math.sqrt(3**2 + 8**2 + 8**2)
@@ -129,10 +127,8 @@ def test_all_metrics_are_those_of_score_volume(varied, varied_run):
 
 
 def predicted(store, case, size):
-    from adawac.inference.predictor import segment
-    from tests.networks.lookup_network import Lookup
-
-    return segment(Lookup(store.num_classes), store.stack(case)[0], size)
+    (labels,) = Predictor([Lookup(store.num_classes)], size).predict([store.stack(case)[0]])
+    return labels
 
 
 @pytest.mark.parametrize(("workers", "batch_size"), [(1, 7), (2, 3), (2, None), (0, 1)])
@@ -149,23 +145,6 @@ def test_flipped_images_do_not_change_a_network_that_looks_at_single_pixels(vari
     (flipped,) = evaluate(varied_run, workers=0, gallery=0, tta=True)
     assert flipped.name == f"{plain.name}-tta"
     assert repr(flipped.scores) == repr(plain.scores)
-
-
-def test_probabilities_are_averaged_over_flipped_images(varied, monkeypatch):
-    torch.manual_seed(0)
-    network = torch.nn.Conv2d(len(varied.channels), 4, 3, padding=1)  # knows left from right
-    loaded = SimpleNamespace(network=network, image_size=(9, 9), resize="bilinear")
-    monkeypatch.setattr("adawac.evaluation.run_predictor.load_trained", lambda run, checkpoint: loaded)
-    predictor = Predictor("cpu", "fp32", None, tta=True)
-    predictor.load(None, "last")
-    stack = np.random.default_rng(0).normal(size=(2, len(varied.channels), 9, 9)).astype(np.float32)
-    (found,) = predictor.predict([stack])
-    x = torch.from_numpy(stack)
-    with torch.no_grad():
-        mean = sum(network(x.flip(axes)).flip(axes).softmax(1) for axes in ((), (2,), (3,), (2, 3)))
-        alone = network(x).argmax(1)
-    np.testing.assert_array_equal(found, mean.argmax(1).numpy())
-    assert (found != alone.numpy()).any()
 
 
 def test_slices_apart(outcome_run):
@@ -441,25 +420,3 @@ def test_more_cases_than_workers_can_take(outcomes):
             assert future.result().rows == score_case(outcomes.path, name, cases[name].prediction, Rules()).rows
         assert list(Path(scorers._folder.name).iterdir()) == []
     assert not Path(scorers._folder.name).exists()
-
-
-@pytest.mark.parametrize(("precision", "whole"), [("fp32", True), ("bf16", False)])
-def test_fp32_is_not_rounded_to_tf32_whatever_was_switched_on_before(outcome_run, monkeypatch, precision, whole):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    former = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    seen = []
-    predictor = Predictor("cpu", precision, None)
-    predictor.load(outcome_run, "last")
-
-    def note(*_):
-        seen.append((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
-
-    predictor._network.register_forward_pre_hook(note)
-    try:
-        for _ in predictor.predict([np.zeros((2, 1, 8, 8), dtype=np.float32)]):
-            pass
-        assert seen == [(False, "highest") if whole else (True, "high")]
-        assert (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (True, "high")
-    finally:
-        torch.set_float32_matmul_precision(former)

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adawac.data.cases import Case
-from adawac.data.preprocessing import Preprocessing
-from adawac.inference import prepared_scan, volumes
+from adawac.data.preprocessing import Preprocessing, quantile
+from adawac.inference import volumes
 from adawac.inference.prediction import predict
-from adawac.inference.predictor import segment
+from adawac.inference.predictor import Predictor
 from adawac.inference.scan_search import Scan
 from adawac.inference.trained import load_trained
-from adawac.inference.volumes import Spool, open_scan
+from adawac.inference.volumes import PreparedScan, Spool, open_scan
 from tests.inference.made_runs import AFFINES, make_run, noise, save, thresholded
 
 VALUES = np.array([0, 7, 3])
@@ -136,7 +136,6 @@ def whole_case(path):
 @pytest.mark.parametrize("preparation", PREPARATIONS)
 def test_blocks_are_prepared_as_whole_volumes_are(tmp_path, monkeypatch, preparation, geometry, blocks):
     if blocks:  # of one slice each
-        monkeypatch.setattr(prepared_scan, "BLOCK_VOXELS", 1)
         monkeypatch.setattr(volumes, "BLOCK_VOXELS", 1)
     options = PREPARATIONS[preparation]
     # Long enough for the margins of a block not to reach both ends.
@@ -145,7 +144,7 @@ def test_blocks_are_prepared_as_whole_volumes_are(tmp_path, monkeypatch, prepara
     wanted = options.apply(whole_case(scan))
     expected = options.cut(wanted.image, channels=True)
     with Spool(open_scan(Scan(name="a", kind="nifti", files=(scan,)), ["image"]), tmp_path) as spool:
-        prepared = prepared_scan.PreparedScan(spool, options)
+        prepared = PreparedScan(spool, options)
         got = np.concatenate([prepared.read(start, stop) for start, stop in prepared.blocks()])
     assert prepared.shape == wanted.shape
     if options.spacing or options.normalisation == "z-score":
@@ -171,7 +170,7 @@ def test_odd_scans_are_prepared_as_whole_volumes_are(tmp_path, images, options):
     expected = options.cut(options.apply(case).image, channels=True)
     volume = open_scan(Scan(name="a", kind="nifti", files=files), [f"channel {k}" for k in range(len(files))])
     with Spool(volume, tmp_path) as spool:
-        prepared = prepared_scan.PreparedScan(spool, options)
+        prepared = PreparedScan(spool, options)
         np.testing.assert_allclose(prepared.read(0, prepared.slices), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -182,7 +181,8 @@ def test_label_maps_come_back_to_the_scans_grid(tmp_path, preparation):
     run = make_run(tmp_path / "run", "tests.networks.threshold_network:ramp", (16, 16), preprocessing=options)
     (done,) = predict(run, scan, tmp_path / "out", values="index", device="cpu")
     case, trained = whole_case(scan), load_trained(run)
-    found = segment(trained.network, options.cut(options.apply(case).image, channels=True), (16, 16))
+    slices = options.cut(options.apply(case).image, channels=True)
+    (found,) = Predictor([trained.network], (16, 16)).predict([slices])
     expected = options.undo(options.join(found), case.shape, case.spacing, case.affine)
     assert len(np.unique(expected)) > 1
     assert (read(done.labels) != expected).mean() < (0.002 if options.spacing else 1e-9)
@@ -197,9 +197,8 @@ def test_slices_are_resized_as_in_training(tmp_path, views):
     trained = load_trained(run)
     assert trained.resize in ("cubic", "released")
     prepared = trained.preprocessing.apply(whole_case(scan)).image
-    expected = segment(
-        trained.network, trained.preprocessing.cut(prepared, channels=True), (9, 8), resize=trained.resize
-    )
+    slices = trained.preprocessing.cut(prepared, channels=True)
+    (expected,) = Predictor([trained.network], (9, 8), trained.resize).predict([slices])
     labels = read(done.labels)
     np.testing.assert_array_equal(labels, trained.preprocessing.join(expected))
     np.testing.assert_array_equal(read(done.files[2]).argmax(-1), labels)
@@ -214,10 +213,16 @@ floats = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([0.0, -0.0
 def test_the_quantile_is_numpys(values, share, step):
     array = np.array(values, dtype=np.float32)
     passes = [array[start : start + step] for start in range(0, len(array), step)]
-    assert prepared_scan.quantile(passes, share) == np.quantile(array, share, method="inverted_cdf")
+    assert quantile(passes, share) == np.quantile(array, share, method="inverted_cdf")
 
 
 def test_the_quantile_of_many():
     array = np.random.default_rng(0).normal(size=200_000).astype(np.float32)
     for share in (0.5, 0.99, 0.995, 1.0):
-        assert prepared_scan.quantile([array], share) == np.quantile(array, share, method="inverted_cdf")
+        assert quantile([array], share) == np.quantile(array, share, method="inverted_cdf")
+
+
+def test_the_quantile_of_more_voxels_than_float32_counts_well():
+    count = 10_485_760  # some releases of NumPy multiply by the share in float32, and are one off here
+    ramp = np.arange(count, dtype=np.float32)
+    assert quantile([ramp], 0.99) == -(-count * 99 // 100) - 1

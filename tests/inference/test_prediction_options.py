@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from adawac.data.preprocessing import READY
 from adawac.errors import ConfigError, MissingFileError
-from adawac.inference import prepared_scan
-from adawac.inference.ensemble import FULL, Ensemble, segment_block
+from adawac.inference import volumes
 from adawac.inference.label_files import keep_largest_components
 from adawac.inference.prediction import predict
-from adawac.inference.predictor import nearest_rows
+from adawac.inference.predictor import FULL, Ensemble, Predictor, nearest_rows
 from adawac.inference.scan_search import find_scans
 from adawac.inference.trained import load_trained
 from adawac.runs import Run
@@ -74,7 +73,7 @@ def check(done, mean):
 
 @pytest.mark.parametrize("at_once", [1, 1 << 23])
 def test_probabilities_are_those_of_the_network(tmp_path, monkeypatch, scan, runs, at_once):
-    monkeypatch.setattr(prepared_scan, "BLOCK_VOXELS", at_once)  # a block of one slice, and one of all
+    monkeypatch.setattr(volumes, "BLOCK_VOXELS", at_once)  # a block of one slice, and one of all
     (done,) = predict(runs[0], scan, tmp_path / "out", probabilities=True, values="index", device="cpu")
     check(done, softmax(logits_of(load_trained(runs[0]), slices_of(scan))))
     assert json.loads(done.files[1].read_text())["probabilities"] == "scan_probabilities.nii.gz"
@@ -127,9 +126,8 @@ def test_what_a_resize_leaves_outside_is_surely_background():
     rows = next(one for one in (nearest_rows(8, new, "released", cpu) for new in range(9, 99)) if 0 in one).numpy()
     network = torch.nn.Conv2d(1, 3, 1)
     network.bias.data = torch.tensor([0.0, 0.0, 9.0])  # the last class everywhere else
-    ensemble = Ensemble([network], keep=True).eval()
     slices = np.random.default_rng(0).random((2, 1, len(rows), len(rows))).astype(np.float32)
-    labels, shares = segment_block(ensemble, slices, (8, 8), "released", device=cpu, batch_size=2)
+    ((labels, shares),) = Predictor([network], (8, 8), "released", batch_size=2).run([slices], probabilities=True)
     outside = (rows == 0)[:, None] | (rows == 0)
     assert (labels == np.where(outside, 0, 2)).all()
     assert (shares[:, :, outside] == np.array([FULL, 0, 0])[:, None]).all()

@@ -50,3 +50,21 @@ class Broken(Threshold):
 def broken(num_classes, in_channels, image_size):
     """By the name `tests.networks.threshold_network:broken`."""
     return Broken(num_classes, 1.0), "encoder"
+
+
+class Texture(nn.Module):
+    """Two convolutions whose classes follow the texture: rounding and flips change what it gives."""
+
+    def __init__(self, num_classes, in_channels):
+        super().__init__()
+        self.encoder = nn.Conv2d(in_channels, 16, 3, padding=1)
+        self.decoder = nn.Conv2d(16, num_classes, 3, padding=1)
+
+    def forward(self, x):
+        logits = self.decoder(self.encoder(x).relu())
+        return logits - logits.mean((2, 3), keepdim=True)  # so that every class is somewhere the largest
+
+
+def texture(num_classes, in_channels, image_size):
+    """By the name `tests.networks.threshold_network:texture`."""
+    return Texture(num_classes, in_channels), "encoder"

@@ -45,7 +45,10 @@ def predict(
         bool, Parameter(help="Keep the largest connected part of each class only.", show_default=False)
     ] = False,
     device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, …")] = "auto",
-    batch_size: Annotated[int, Parameter(help="Slices at a time.")] = 24,
+    precision: Annotated[
+        Literal["fp32", "bf16"], Parameter(help="Of the network, as for evaluate; fp32 is without TF32's rounding.")
+    ] = "fp32",
+    batch_size: Annotated[int | None, Parameter(help="Slices at a time; what suits the device by default.")] = None,
     overwrite: Annotated[bool, Parameter(help="Replace label maps that are there.", show_default=False)] = False,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -77,6 +80,7 @@ def predict(
             probabilities=probabilities,
             largest_component=largest_component,
             device=device,
+            precision=precision,
             batch_size=batch_size,
             overwrite=overwrite,
             trust_code=trust_code,

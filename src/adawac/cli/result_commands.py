@@ -45,8 +45,8 @@ def evaluate(
     ] = False,
     device: Annotated[str, Parameter(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[
-        Literal["auto", "fp32", "bf16"], Parameter(help="Of the network; auto is bf16 on a GPU, else fp32.")
-    ] = "auto",
+        Literal["fp32", "bf16"], Parameter(help="Of the network, as for predict; fp32 is without TF32's rounding.")
+    ] = "fp32",
     batch_size: Annotated[int | None, Parameter(help="Slices at a time.")] = None,
     workers: Annotated[int | None, Parameter(help="Processes that score; 0 scores in the main one.")] = None,
     gallery: Annotated[int, Parameter(help="The most slices to keep for figures, of each kind; 0 keeps none.")] = 100,

@@ -20,10 +20,10 @@ from adawac.evaluation.scorers import Scorers, default_workers
 from adawac.evaluation.slice_scores import Slices, join_slices
 from adawac.evaluation.statistics import OUTCOMES
 from adawac.files import explained
-from adawac.runs import Run, Score, write_gallery, write_scores
+from adawac.runs import Run, Score, Slice, write_gallery, write_scores
 
 if TYPE_CHECKING:
-    from adawac.evaluation.run_predictor import Predictor
+    from adawac.inference.predictor import Precision, Predictor
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def evaluate(
     tolerance: float = 1.0,
     tta: bool = False,
     device: str = "auto",
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    precision: "Precision" = "fp32",
     batch_size: int | None = None,
     workers: int | None = None,
     gallery: int = 100,
@@ -62,8 +62,9 @@ def evaluate(
         tolerance: How far a surface may be off for `surface_dice`, in that unit.
         tta: Average the probabilities over flipped images, too: four passes instead of one.
         device: `auto`, `cpu`, `cuda`, …
-        precision: Of the network; `auto` is bf16 on a GPU and fp32 elsewhere.
-        batch_size: Slices at a time.
+        precision: Of the network: `fp32`, on a GPU without TF32's rounding, or `bf16`. `predict` has the same rule: its
+            label maps are what is scored here.
+        batch_size: Slices at a time; by default what suits the device.
         workers: Processes that score; 0 scores in this one. The results are the same.
         gallery: The most slices to keep for looking at, for each of two galleries; 0 keeps none.
         progress: Show a progress bar on stderr; by default where that is a terminal.
@@ -99,13 +100,17 @@ def evaluate(
     processes = min(usual if workers is None else workers, count)
     # The processes start before torch is imported and a network is loaded: they are ready when the first case is.
     with Scorers(processes) as scorers, _progress(count, progress) as advance:
-        from adawac.evaluation.run_predictor import Predictor
+        from adawac.inference.predictor import Predictor, find_device
+        from adawac.inference.trained import load_trained
 
-        predictor = Predictor(device, precision, batch_size, tta)
-        found = [_evaluate(plan, predictor, scorers, measured, gallery, advance) for plan in plans]
-    for (evaluation, galleries), plan in zip(found, plans, strict=True):
+        options = {"device": find_device(device), "precision": precision, "batch_size": batch_size, "tta": tta}
+        results = []
+        for plan in plans:
+            predictor = Predictor.of([load_trained(plan.run, plan.checkpoint)], **options)
+            results.append(_evaluate(plan, predictor, scorers, measured, gallery, advance))
+    for (evaluation, galleries), plan in zip(results, plans, strict=True):
         _write(plan, evaluation, galleries)
-    return [evaluation for evaluation, _ in found]
+    return [evaluation for evaluation, _ in results]
 
 
 def _check_together(plans: Sequence[Plan]) -> None:
@@ -123,9 +128,8 @@ def _check_together(plans: Sequence[Plan]) -> None:
 
 def _evaluate(
     plan: Plan, predictor: "Predictor", scorers: Scorers, metrics: tuple[str, ...], gallery: int, advance: Any
-) -> tuple[Evaluation, Galleries]:
+) -> tuple[Evaluation, dict[str, list[Slice]]]:
     """Predict all cases while earlier ones are scored, then the slices of the galleries."""
-    predictor.load(plan.run, plan.checkpoint)
     waiting: list[tuple[str, Future[CaseResult]]] = []
     stacks = (plan.store.stack(case)[0] for case in plan.cases)
     for case, prediction in zip(plan.cases, predictor.predict(stacks), strict=True):
@@ -136,7 +140,7 @@ def _evaluate(
     results = {case: future.result() for case, future in waiting}
     evaluation = _assemble(plan, results, metrics)
     galleries.add_evaluated(evaluation)
-    return evaluation, galleries
+    return evaluation, galleries.found
 
 
 def _assemble(plan: Plan, results: dict[str, CaseResult], metrics: tuple[str, ...]) -> Evaluation:
@@ -196,10 +200,10 @@ def _scores(plan: Plan, case: str, result: CaseResult, slices: Slices) -> Iterat
             )
 
 
-def _write(plan: Plan, evaluation: Evaluation, galleries: Galleries) -> None:
+def _write(plan: Plan, evaluation: Evaluation, galleries: dict[str, list[Slice]]) -> None:
     with explained(RunError, f"scores into {plan.run.folder}", "Make room, or check the folder's permissions."):
         write_scores(plan.run.folder, plan.name, evaluation.scores)
-        for name, slices in galleries.found.items():
+        for name, slices in galleries.items():
             write_gallery(plan.run.folder, name, slices, checkpoint=plan.checkpoint, epoch=plan.epoch)
 
 

@@ -14,7 +14,7 @@ from adawac.evaluation.slice_scores import Slices
 from adawac.runs import Run, Slice
 
 if TYPE_CHECKING:
-    from adawac.evaluation.run_predictor import Predictor
+    from adawac.inference.predictor import Predictor
 
 __all__ = ["Galleries", "telling_slices", "training_slices"]
 

@@ -8,6 +8,7 @@ __all__ = [
     "Ensemble",
     "Exported",
     "Prediction",
+    "Predictor",
     "Scan",
     "Trained",
     "export_model",
@@ -21,11 +22,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from adawac.inference.ensemble import Ensemble
     from adawac.inference.label_files import keep_largest_components
     from adawac.inference.model_export import Exported, export_model, save_model
     from adawac.inference.onnx import export_onnx
     from adawac.inference.prediction import Prediction, predict
+    from adawac.inference.predictor import Ensemble, Predictor
     from adawac.inference.scan_search import Scan, find_cases, find_scans
     from adawac.inference.trained import load_trained
 from adawac.inference.trained_network import Trained
@@ -33,9 +34,10 @@ from adawac.inference.trained_network import Trained
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Ensemble": "ensemble:Ensemble",
+        "Ensemble": "predictor:Ensemble",
         "Exported": "model_export:Exported",
         "Prediction": "prediction:Prediction",
+        "Predictor": "predictor:Predictor",
         "Scan": "scan_search:Scan",
         "Trained": "trained_network:Trained",
         "export_model": "model_export:export_model",

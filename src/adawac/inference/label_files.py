@@ -16,7 +16,7 @@ import adawac
 from adawac.data.sources.dicom_series import LPS_TO_RAS, load_highdicom, load_pydicom
 from adawac.errors import DataError
 from adawac.files import beside, write_text
-from adawac.inference.ensemble import FULL
+from adawac.inference.predictor import FULL
 from adawac.inference.volumes import Volume
 
 _PART = 1 << 24  # voxels that are counted at a time: counting casts to 64 bits

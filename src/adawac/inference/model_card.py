@@ -11,8 +11,7 @@ import adawac
 from adawac.config import Config, ModelConfig, from_dict, to_dict
 from adawac.data.task import Task, find_faults
 from adawac.errors import MissingFileError, RunError
-from adawac.inference.predictor import Resize
-from adawac.inference.trained_network import Trained
+from adawac.inference.trained_network import Resize, Trained
 
 CARD, WEIGHTS = "model.json", "weights.safetensors"
 FORMAT_VERSION = 1

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import adawac
 from adawac.errors import MissingDependencyError, RunError
 from adawac.files import beside
 from adawac.inference.model_card import card_of
+from adawac.inference.predictor import Predictor
 from adawac.inference.trained_network import Trained
 from adawac.models.libraries import library, quietly
 
@@ -22,18 +23,6 @@ from adawac.models.libraries import library, quietly
 TOLERANCE = 1e-4
 
 _SIDES = {0: "batch", 2: "height", 3: "width"}
-
-
-class _Finest(nn.Module):
-    """A network with one output: of several, that of the finest resolution."""
-
-    def __init__(self, network: nn.Module):
-        super().__init__()
-        self.network = network
-
-    def forward(self, image: Tensor) -> Tensor:
-        logits: Any = self.network(image)
-        return logits if isinstance(logits, Tensor) else logits[0]
 
 
 def export_onnx(trained: Trained, path: Path) -> tuple[tuple[str, ...], str, float]:
@@ -56,15 +45,15 @@ def export_onnx(trained: Trained, path: Path) -> tuple[tuple[str, ...], str, flo
         )
     for name in ("onnx", "onnxscript", "onnxruntime"):
         library(name, "adawac[export]")
-    network = _Finest(trained.network).cpu().eval()
+    predictor = Predictor.of([trained], device="cpu")
     with beside(path) as temporary:
         temporary.touch()  # a folder that cannot be written to is found out now, and is no fault of the network's
         try:
-            return _attempt(network, trained, temporary, (0, 2, 3))
+            return _attempt(predictor, trained, temporary, (0, 2, 3))
         except (RunError, _FailedError) as error:
             reason = str(error)
         try:
-            sides, _, difference = _attempt(network, trained, temporary, (0,))
+            sides, _, difference = _attempt(predictor, trained, temporary, (0,))
         except _FailedError as error:
             raise RunError(
                 f"Expected a network that can be written as ONNX, but {trained.model.name!r} cannot ({error}). Export "
@@ -78,7 +67,7 @@ class _FailedError(Exception):
 
 
 def _attempt(
-    network: nn.Module, trained: Trained, path: Path, free: Sequence[int]
+    predictor: Predictor, trained: Trained, path: Path, free: Sequence[int]
 ) -> tuple[tuple[str, ...], str, float]:
     """Write the file with some sides free, and check it with sizes that these sides allow for."""
     height, width = trained.image_size
@@ -91,7 +80,7 @@ def _attempt(
     try:
         with _silently():
             program: Any = torch.onnx.export(
-                network,
+                predictor.ensemble,
                 (example,),
                 dynamo=True,
                 dynamic_shapes=({side: _SIDES[side] for side in free},),
@@ -102,8 +91,8 @@ def _attempt(
         program.model.metadata_props["adawac"] = json.dumps(card_of(trained))
         program.model.producer_name, program.model.producer_version = "adawac", adawac.__version__
         program.save(path, external_data=False)
-        difference = max(_differences(network, path, images))
-    except OSError:  # a full disk is no fault of the network's
+        difference = max(_differences(predictor, path, images))
+    except (OSError, RunError):  # a full disk is not the network's fault; NaN has its own message
         raise
     except Exception as error:  # torch's exporter and the runtime raise almost anything
         raise _FailedError(_first_cause(error)) from error
@@ -115,14 +104,13 @@ def _attempt(
     return tuple(_SIDES[side] for side in free), "", difference
 
 
-def _differences(network: nn.Module, path: Path, images: Sequence[Tensor]) -> Iterator[float]:
+def _differences(predictor: Predictor, path: Path, images: Sequence[Tensor]) -> Iterator[float]:
     runtime: Any = library("onnxruntime", "adawac[export]")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # its warnings are about what it optimises
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     for image in images:
-        with torch.inference_mode():
-            wanted = network(image).numpy()
+        wanted = predictor.scores(image).numpy()
         (got,) = session.run(None, {"image": image.numpy()})
         if got.shape != wanted.shape:
             raise ValueError(f"logits of shape {got.shape} instead of {wanted.shape}")

@@ -15,7 +15,6 @@ import adawac
 from adawac.data.preprocessing import READY
 from adawac.errors import AdawacError, ConfigError, DataError
 from adawac.files import make_folder
-from adawac.inference.ensemble import Ensemble, check_agreement, segment_block
 from adawac.inference.label_files import (
     class_table,
     keep_largest_components,
@@ -25,11 +24,11 @@ from adawac.inference.label_files import (
     write_seg,
     write_sidecar,
 )
-from adawac.inference.prepared_scan import PreparedScan
+from adawac.inference.predictor import Precision, Predictor, find_device
 from adawac.inference.scan_search import Scan, find_cases, find_scans
 from adawac.inference.trained import load_trained
 from adawac.inference.trained_network import Trained
-from adawac.inference.volumes import Spool, Volume, open_scan
+from adawac.inference.volumes import PreparedScan, Spool, Volume, open_scan
 from adawac.runs import Run
 
 log = logging.getLogger(__name__)
@@ -63,18 +62,17 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Task:
+class _Options:
     """What is done with each scan."""
 
     members: Sequence[Trained]
-    ensemble: Ensemble
+    predictor: Predictor
+    tta: bool
     out: Path
     format: Format
     values: Sequence[int]
     probabilities: bool
     largest_component: bool
-    device: torch.device
-    batch_size: int
     overwrite: bool
 
     @property
@@ -95,7 +93,8 @@ def predict(
     probabilities: bool = False,
     largest_component: bool = False,
     device: torch.device | str = "auto",
-    batch_size: int = 24,
+    precision: Precision = "fp32",
+    batch_size: int | None = None,
     overwrite: bool = False,
     trust_code: bool = False,
     watch: Watch | None = None,
@@ -118,40 +117,38 @@ def predict(
         probabilities: Also write the probability of each class.
         largest_component: Keep the largest connected part of each class only.
         device: `cpu`, `cuda`, `cuda:1`, …; `auto` is a GPU where there is one.
-        batch_size: Slices at a time.
-        overwrite: Replace files that are there; otherwise such scans fail.
+        precision: Of the network: `fp32`, on a GPU without TF32's rounding, or `bf16`; as for `evaluate`.
+        batch_size: Slices at a time; by default what suits the device.
+        overwrite: Replace files that exist; otherwise such scans fail.
         trust_code: Also load model folders that name code to import (see `adawac.inference.load_trained`).
         watch: Called as slices are done.
 
     Raises:
         AdawacError: If no scan can be segmented as asked: a wrong run, option, path or output folder.
     """
-    if batch_size < 1:
-        raise ConfigError(f"Expected at least one slice at a time, but got batch_size={batch_size}. Give 1 or more.")
-    place = _device(device)
-    several = [runs] if isinstance(runs, Path | str | Run) else list(runs)
-    _check_each_once([one.folder if isinstance(one, Run) else Path(one) for one in several])
-    members = [load_trained(one, checkpoint, place, trust_code) for one in several]
-    if not members:
+    device = find_device(device)
+    sources = [runs] if isinstance(runs, Path | str | Run) else list(runs)
+    if not sources:
         raise ConfigError("Expected a run or a model folder, but got none. Give one.")
-    check_agreement(members)
+    _check_each_once([source.folder if isinstance(source, Run) else Path(source) for source in sources])
+    members = [load_trained(source, checkpoint, device, trust_code) for source in sources]
+    predictor = Predictor.of(members, device=device, precision=precision, tta=tta, batch_size=batch_size)
     first, out = members[0], Path(out)
-    found = _find([scans] if isinstance(scans, Path | str) else scans, images, first.channels, out)
-    _check_format(found, format, probabilities)
-    _check_folder(out, [_paths(out, scan, format, probabilities) for scan in found], found)
-    task = _Task(
+    to_do = _find([scans] if isinstance(scans, Path | str) else scans, images, first.channels, out)
+    _check_format(to_do, format, probabilities)
+    _check_folder(out, [_paths(out, scan, format, probabilities) for scan in to_do], to_do)
+    options = _Options(
         members=members,
-        ensemble=Ensemble([one.network for one in members], tta, probabilities).eval(),
+        predictor=predictor,
+        tta=tta,
         out=out,
         format=format,
-        values=[own[0] if values == "dataset" else k for k, own in enumerate(first.label_values)],
+        values=[class_values[0] if values == "dataset" else k for k, class_values in enumerate(first.label_values)],
         probabilities=probabilities,
         largest_component=largest_component,
-        device=place,
-        batch_size=batch_size,
         overwrite=overwrite,
     )
-    return [_attempt(task, scan, watch or _nobody) for scan in found]
+    return [_attempt(options, scan, watch or (lambda scan, done, slices: None)) for scan in to_do]
 
 
 def _check_each_once(networks: Sequence[Path]) -> None:
@@ -176,24 +173,6 @@ def _find(scans: Sequence[Path | str], images: Sequence[str], channels: Sequence
             f"{len(images)}. Give as many, in the order of the channels."
         )
     return find_cases(scans, images, leave_out=out)
-
-
-def _nobody(scan: Scan, done: int, slices: int) -> None:
-    """Watch nothing."""
-
-
-def _device(wanted: torch.device | str) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(wanted)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"Expected a device that torch can use, but got {str(wanted)!r} ({str(error).splitlines()[0]}). "
-            "Give auto, cpu, cuda or cuda:1."
-        ) from error
-    return device
 
 
 def _check_format(scans: Sequence[Scan], format: Format, probabilities: bool) -> None:
@@ -221,7 +200,7 @@ def _check_folder(out: Path, paths: Sequence[dict[str, Path]], scans: Sequence[S
         ) from error
     inputs = {path.resolve() for scan in scans for path in scan.files}
     outputs: set[Path] = set()
-    for path in (path for own in paths for path in own.values()):
+    for path in (path for files in paths for path in files.values()):
         if path.resolve() in inputs:
             raise ConfigError(
                 f"Expected another folder than the scans' for label maps, but {path} is a scan itself. Give another "
@@ -240,16 +219,17 @@ def _paths(out: Path, scan: Scan, format: Format, probabilities: bool) -> dict[s
     return {what: out / f"{scan.name}{ending}" for what, ending in endings.items()}
 
 
-# -- one scan ---------------------------------------------------------------------------------------------------------
+# -- a scan -----------------------------------------------------------------------------------------------------------
 
 
-def _attempt(task: _Task, scan: Scan, watch: Watch) -> Prediction:
+def _attempt(options: _Options, scan: Scan, watch: Watch) -> Prediction:
     try:
-        return _predict(task, scan, watch)
+        return _predict(options, scan, watch)
     except AdawacError as error:
         reason = str(error)
     except OSError as error:
-        reason = f"Expected to write to {task.out}, but got: {error.strerror or error}. Make room, or mend the folder."
+        what = error.strerror or error
+        reason = f"Expected to write to {options.out}, but got: {what}. Make room, or check the folder's permissions."
     except Exception as error:  # whatever it is, the scans after this one are still done
         log.debug("segmenting %s", scan.path, exc_info=True)
         reason = f"Unexpected {type(error).__name__}: {' '.join(str(error).split())}"
@@ -257,38 +237,38 @@ def _attempt(task: _Task, scan: Scan, watch: Watch) -> Prediction:
     return Prediction(scan=scan, error=reason)
 
 
-def _predict(task: _Task, scan: Scan, watch: Watch) -> Prediction:
-    paths = _paths(task.out, scan, task.format, task.probabilities)
-    there = [path for path in paths.values() if path.exists()]
-    if there and not task.overwrite:
-        raise DataError(f"Expected no label map of it yet, but {there[0]} exists. Give --overwrite, or another --out.")
-    trained = task.trained
+def _predict(options: _Options, scan: Scan, watch: Watch) -> Prediction:
+    paths = _paths(options.out, scan, options.format, options.probabilities)
+    existing = next((path for path in paths.values() if path.exists()), None)
+    if existing and not options.overwrite:
+        raise DataError(f"Expected no label map of it yet, but {existing} exists. Give --overwrite, or another --out.")
+    trained = options.trained
     volume = open_scan(scan, trained.channels)
-    known = [value for own in trained.label_values for value in own]
-    classes = class_table(trained.class_names, task.values)
-    with tempfile.TemporaryFile(dir=task.out) as scratch:
-        with Spool(volume, task.out, known) as spool:
+    known = [value for values in trained.label_values for value in values]
+    classes = class_table(trained.class_names, options.values)
+    with tempfile.TemporaryFile(dir=options.out) as scratch:
+        with Spool(volume, options.out, known) as spool:
             prepared = PreparedScan(spool, trained.preprocessing)
             doubt = _doubt(trained, spool)
-            labels = _segment(task, prepared, scratch, lambda done: watch(scan, done, prepared.slices))
-        if task.probabilities:
+            labels = _segment(options, prepared, scratch, lambda done: watch(scan, done, prepared.slices))
+        if options.probabilities:
             shape = (prepared.slices, len(classes), *prepared.plane)
-            write_probabilities(paths["probabilities"], _by_class(task, scratch, shape, volume), volume, classes)
+            write_probabilities(paths["probabilities"], _by_class(options, scratch, shape, volume), volume, classes)
     labels = _native(trained, labels, volume)
-    removed = keep_largest_components(labels) if task.largest_component else 0
-    if task.format == "seg":
+    removed = keep_largest_components(labels) if options.largest_component else 0
+    if options.format == "seg":
         write_seg(paths["seg"], labels, volume, trained.class_names)
         classes = class_table(trained.class_names, range(len(classes)))
     else:
-        write_labels(paths["nifti"], _with_values(labels, task.values), volume, classes)
-    write_sidecar(paths["sidecar"], _describe(task, scan, paths, classes, removed))
+        write_labels(paths["nifti"], _with_values(labels, options.values), volume, classes)
+    write_sidecar(paths["sidecar"], _describe(options, scan, paths, classes, removed))
     if doubt:
         log.warning("%s: %s", scan.path, doubt)
-    return Prediction(scan=scan, labels=paths[task.format], files=tuple(paths.values()), doubt=doubt)
+    return Prediction(scan=scan, labels=paths[options.format], files=tuple(paths.values()), doubt=doubt)
 
 
 def _doubt(trained: Trained, spool: Spool) -> str:
-    """Return why a scan is none for the network: TransUNet's files are scaled and cut otherwise than scans are."""
+    """Return why a scan does not suit the network: TransUNet's files are scaled and cut differently from scans."""
     scaled = spool.lowest >= -_SCALED_MARGIN and spool.highest <= 1 + _SCALED_MARGIN
     if scaled or replace(trained.preprocessing, size=None) != READY:
         return ""
@@ -299,23 +279,19 @@ def _doubt(trained: Trained, spool: Spool) -> str:
     )
 
 
-def _segment(task: _Task, prepared: PreparedScan, scratch: IO[bytes], watch: Callable[[int], None]) -> Labels:
+def _segment(options: _Options, prepared: PreparedScan, scratch: IO[bytes], watch: Callable[[int], None]) -> Labels:
     """Return the classes of all prepared slices, (S, H, W); probabilities go to the disk on the way."""
-    trained = task.trained
+    trained = options.trained
     labels = np.zeros((prepared.slices, *prepared.plane), np.min_scalar_type(len(trained.class_names) - 1))
     watch(0)
-    for start, stop in prepared.blocks():
-        labels[start:stop], shares = segment_block(
-            task.ensemble,
-            prepared.read(start, stop),
-            trained.image_size,
-            trained.resize,
-            device=task.device,
-            batch_size=task.batch_size,
-        )
+    slices = (prepared.read(start, stop) for start, stop in prepared.blocks())
+    start = 0
+    for block, shares in options.predictor.run(slices, options.probabilities):
+        labels[start : start + len(block)] = block
         if shares is not None:
             scratch.write(shares.data)
-        watch(stop)
+        start += len(block)
+        watch(start)
     scratch.flush()
     return labels
 
@@ -327,12 +303,12 @@ def _native(trained: Trained, samples: npt.NDArray[Any], volume: Volume) -> npt.
 
 
 def _by_class(
-    task: _Task, scratch: IO[bytes], shape: tuple[int, ...], volume: Volume
+    options: _Options, scratch: IO[bytes], shape: tuple[int, ...], volume: Volume
 ) -> Iterator[npt.NDArray[np.uint16]]:
     for k in range(shape[1]):
         # A map of its own for each class: what was read does not count as the process's memory afterwards.
         stored = np.memmap(scratch, np.uint16, "r", shape=shape)
-        native = _native(task.trained, stored[:, k], volume)
+        native = _native(options.trained, stored[:, k], volume)
         del stored
         yield native
 
@@ -344,28 +320,28 @@ def _with_values(labels: Labels, values: Sequence[int]) -> Labels:
 
 
 def _describe(
-    task: _Task, scan: Scan, paths: dict[str, Path], classes: list[dict[str, Any]], removed: int
+    options: _Options, scan: Scan, paths: dict[str, Path], classes: list[dict[str, Any]], removed: int
 ) -> dict[str, Any]:
     """Return what stands beside a label map. Names of files and folders, but no paths: these may name people."""
-    trained = task.trained
+    trained = options.trained
     return {
         "scan": scan.path.name,
-        "labels": paths[task.format].name,
-        "probabilities": paths["probabilities"].name if task.probabilities else None,
+        "labels": paths[options.format].name,
+        "probabilities": paths["probabilities"].name if options.probabilities else None,
         "classes": classes,
         "networks": [
             {
-                "from": one.source.resolve().name,
-                "checkpoint": one.checkpoint,
-                "model": one.model.name,
-                "dataset": one.dataset,
+                "from": member.source.resolve().name,
+                "checkpoint": member.checkpoint,
+                "model": member.model.name,
+                "dataset": member.dataset,
             }
-            for one in task.members
+            for member in options.members
         ],
         "preprocessing": trained.preprocessing.to_dict(),
         "image_size": list(trained.image_size),
         "resize": trained.resize,
-        "tta": len(task.ensemble.flips) > 1,
-        "largest_component": {"removed_voxels": removed} if task.largest_component else None,
+        "tta": options.tta,
+        "largest_component": {"removed_voxels": removed} if options.largest_component else None,
         "adawac": adawac.__version__,
     }

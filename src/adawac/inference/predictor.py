@@ -1,13 +1,18 @@
-"""A network on whole volumes, slice by slice: resized to the network's input, classified, resized back.
+"""Networks on stacks of slices: one rule for device, precision, memory, test-time augmentation and NaN.
 
-Slices of several volumes, of whatever sizes, share a batch. On a GPU nothing waits for anything: while it computes one
-batch, the host packs the next one into pinned memory, and label maps come back a batch later.
+Validation, `evaluate`, `predict` and the check of an ONNX export all compute here. Slices are resized to the network's
+input, classified, and their classes resized back. Slices of several volumes, of whatever sizes, share a batch. On a GPU
+nothing waits for anything: while it computes one batch, the host packs the next one into pinned memory, and label maps
+come back a batch later.
 """
 
 import functools
+import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,67 +20,259 @@ import torch
 from torch import Tensor, nn
 
 from adawac.data.resample import Ragged, warp
-from adawac.errors import ConfigError
+from adawac.errors import ConfigError, RunError
+from adawac.inference.trained_network import Resize, Trained
+
+log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
-Resize = Literal["bilinear", "cubic", "released"]
+Shares = npt.NDArray[np.uint16]
+Precision = Literal["fp32", "bf16"]
+
+#: Probability 1 as it is stored: NIfTI knows no half-precision numbers, but 16-bit integers with a factor.
+FULL = 65535
+_FLIPS: tuple[tuple[int, ...], ...] = ((), (2,), (3,), (2, 3))
+# Slices of 224×224 at a time, fewer of larger ones: a GPU wants large batches; a processor's cache wants small ones.
+_BATCH = {"cuda": 128, "cpu": 16}
 
 
-def resize_of(views: Mapping[str, Any]) -> Resize:
-    """Return how slices are resized for a network that was trained with these options of `data.views`."""
-    return "released" if views.get("mode") == "released" else views.get("interpolation", "bilinear")
+def find_device(name: torch.device | str) -> torch.device:
+    """Return the device of this name; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"Expected a device that torch can use, but got {str(name)!r} ({str(error).splitlines()[0]}). "
+            "Use auto, cpu, cuda or cuda:1."
+        ) from error
+    return device
 
 
-def segment(
-    network: nn.Module,
-    slices: Array,
-    size: Sequence[int],
-    *,
-    device: torch.device | str = "cpu",
-    batch_size: int = 24,
-    resize: Resize = "bilinear",
-) -> Array:
-    """Return the class of every pixel of a stack of slices, on the slices' own grid.
+def check_agreement(members: Sequence[Trained]) -> None:
+    """Raise a `ConfigError` unless networks can vote on one scan: same input, same classes."""
+    first = members[0]
+    for other in members[1:]:
+        for name in ("class_names", "label_values", "channels", "preprocessing", "image_size", "resize"):
+            if getattr(first, name) != getattr(other, name):
+                raise ConfigError(
+                    f"Expected networks with one {name.replace('_', ' ')} for an ensemble, but {first.source} has "
+                    f"{getattr(first, name)} and {other.source} {getattr(other, name)}. Leave one of them out."
+                )
+
+
+class Ensemble(nn.Module):
+    """The mean of the probabilities of several networks, each also on flipped images (test-time augmentation).
+
+    One network without flips gives its logits as they are: their largest is that of the probabilities.
+    """
+
+    def __init__(self, networks: Iterable[nn.Module], tta: bool = False):
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.flips = _FLIPS if tta else _FLIPS[:1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return (B, K, H, W), of which the largest of each pixel is its class."""
+        if len(self.networks) == len(self.flips) == 1:
+            return _finest(self.networks[0](images))
+        total: Tensor | float = 0.0
+        for network in self.networks:
+            for flip in self.flips:
+                total = _finest(network(images.flip(flip))).flip(flip).float().softmax(1) + total
+        assert isinstance(total, Tensor)  # there is a network
+        return total / (len(self.networks) * len(self.flips))
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return what `forward` gave as probabilities."""
+        return scores.float().softmax(1) if len(self.networks) == len(self.flips) == 1 else scores
+
+
+def _finest(logits: Tensor | Sequence[Tensor]) -> Tensor:
+    return logits if isinstance(logits, Tensor) else logits[0]
+
+
+class Predictor:
+    """Finds the class of every pixel of slices, with one network or the mean of several.
+
+    - Networks compute in float32, on a GPU without TF32's rounding. `bf16` is autocast to bfloat16, on a GPU with
+      channels-last weights.
+    - If a batch does not fit into the device's memory, it is computed in halves, and later batches are as small.
+    - NaN or infinity in what the networks give is a `RunError`.
 
     Args:
-        network: The network, on `device`, in the mode that is wanted (evaluation, as a rule).
-        slices: (P, C, H, W), as a store has them.
-        size: Size of the network's input.
-        device: Where to compute.
-        batch_size: Slices at a time.
-        resize: How images are resized: as in training (see `resize_of`). `released` has SciPy's numbers, both ways.
+        networks: The networks; they are moved to the device and put into evaluation mode.
+        image_size: Size of their input.
+        resize: How images are resized to it: as in training. `released` has SciPy's numbers, both ways.
+        name: Whose networks they are, for messages.
+        device: `auto`, `cpu`, `cuda`, …
+        precision: What the networks compute in.
+        autocast: Replaces `precision`: what the networks compute under. Validation during training computes as the
+            training does.
+        tta: Average the probabilities over flipped images, too.
+        batch_size: Slices at a time; by default what suits the device.
     """
-    (labels,) = segment_stacks(network, [slices], size, device=device, batch_size=batch_size, resize=resize)
-    return labels
 
+    def __init__(
+        self,
+        networks: Iterable[nn.Module],
+        image_size: Sequence[int],
+        resize: Resize = "bilinear",
+        *,
+        name: str = "",
+        device: torch.device | str = "cpu",
+        precision: Precision = "fp32",
+        autocast: Callable[[], AbstractContextManager[Any]] | None = None,
+        tta: bool = False,
+        batch_size: int | None = None,
+    ):
+        if precision not in get_args(Precision):
+            raise ConfigError(f"Expected a precision of fp32 or bf16, but got {precision!r}. Give one of them.")
+        if batch_size is not None and batch_size < 1:  # slices that are never used up would be packed forever
+            raise ConfigError(f"Expected one slice or more at a time, but got batch_size={batch_size}. Raise it.")
+        self.device, self.image_size, self.resize, self.name = find_device(device), image_size, resize, name
+        self.ensemble = Ensemble(networks, tta).to(self.device).eval()
+        self.batch_size = batch_size or min(
+            max(1, _BATCH.get(self.device.type, 16) * 224 * 224 // math.prod(image_size)), 512
+        )
+        half = functools.partial(torch.autocast, self.device.type, torch.bfloat16)
+        self._context = autocast or (half if precision == "bf16" else self._float32)
+        if autocast is None and precision == "bf16" and self.device.type == "cuda":
+            self.ensemble.to(memory_format=torch.channels_last)  # what the tensor cores want
 
-@torch.inference_mode()
-def segment_stacks(
-    network: nn.Module,
-    stacks: Iterable[Array],
-    size: Sequence[int],
-    *,
-    device: torch.device | str = "cpu",
-    batch_size: int = 24,
-    resize: Resize = "bilinear",
-) -> Iterator[Array]:
-    """Yield the label map of each of many stacks of slices, in their order; see `segment`.
+    @classmethod
+    def of(cls, members: Sequence[Trained], **options: Any) -> "Predictor":
+        """Return the predictor of trained networks, which must agree; `options` are those of the class."""
+        check_agreement(members)
+        name = " or ".join(f"{trained.source}, checkpoint {trained.checkpoint}" for trained in members)
+        networks = [trained.network for trained in members]
+        return cls(networks, members[0].image_size, members[0].resize, name=name, **options)
 
-    Stacks are read no earlier than a batch needs them, and label maps leave as soon as they are whole.
-    """
-    device = torch.device(device)
-    ahead = 1 if device.type == "cuda" else 0  # batches that are under way while the next one is packed
-    under_way: deque[tuple[list[_Piece], Callable[[], Array]]] = deque()
-    unfinished = _Assembly()
-    for pieces in _batches(stacks, batch_size):
-        images = _images([piece.slices for piece in pieces], size, device, resize)
-        classes = _finest(network(images))
-        classes = classes.argmax(1).to(torch.uint8 if classes.shape[1] <= 256 else torch.int32)
-        under_way.append((pieces, _fetch(_native(classes, pieces, resize))))
-        while len(under_way) > ahead:
-            yield from unfinished.add(*under_way.popleft())
-    for pieces, fetched in under_way:
-        yield from unfinished.add(pieces, fetched)
+    def predict(self, stacks: Iterable[Array]) -> Iterator[Array]:
+        """Yield the label map (P, H, W) of each stack of slices (P, C, H, W), in their order and on their own grid."""
+        return (labels for labels, _ in self.run(stacks))
+
+    @torch.inference_mode()
+    def run(self, stacks: Iterable[Array], probabilities: bool = False) -> Iterator[tuple[Array, Shares | None]]:
+        """Yield the label map of each stack, and its probabilities (P, K, H, W) in parts of `FULL` if they are wanted.
+
+        Stacks are read no earlier than a batch needs them, and label maps leave as soon as they are whole.
+        Probabilities come to the slices' grid as classes do, by nearest neighbour: at every pixel the class is the most
+        probable one.
+        """
+        ahead = 1 if self.device.type == "cuda" else 0  # batches that are under way while the next one is packed
+        under_way: deque[_Batch] = deque()
+        parts: list[tuple[Array, Shares | None]] = []
+        for pieces in self._batches(stacks):
+            try:
+                under_way.append(self._start(pieces, probabilities))
+            except torch.OutOfMemoryError as error:
+                raise self._too_large(sum(len(piece.slices) for piece in pieces)) from error
+            while len(under_way) > ahead:
+                yield from self._finish(under_way.popleft(), parts)
+        for batch in under_way:
+            yield from self._finish(batch, parts)
+
+    @torch.inference_mode()
+    def scores(self, images: Tensor) -> Tensor:
+        """Return what the networks give for their input (B, C, *image_size): logits, or mean probabilities."""
+        scores = self._compute(images.to(self.device))
+        self._check_finite(bool(torch.isfinite(scores).all()))
+        return scores
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def _batches(self, stacks: Iterable[Array]) -> Iterator[list["_Piece"]]:
+        batch: list[_Piece] = []
+        room = self.batch_size
+        for stack in stacks:
+            start = 0
+            while start < len(stack):
+                stop = min(start + room, len(stack))
+                batch.append(_Piece(stack[start:stop], last=stop == len(stack)))
+                room -= stop - start
+                start = stop
+                if not room:
+                    yield batch
+                    batch, room = [], self.batch_size
+        if batch:
+            yield batch
+
+    def _start(self, pieces: list["_Piece"], probabilities: bool) -> "_Batch":
+        """Compute a batch; on a GPU, begin to."""
+        images = _images([piece.slices for piece in pieces], self.image_size, self.device, self.resize)
+        scores = self._compute(images)
+        classes = scores.argmax(1).to(torch.uint8 if scores.shape[1] <= 256 else torch.int32)
+        finite = torch.isfinite(scores).all().to(classes.dtype).view(1)  # comes along: asking for it would wait
+        shares = None
+        if probabilities:
+            shares = (self.ensemble.probabilities(scores) * FULL).round().int().cpu().numpy().astype(np.uint16)
+        return _Batch(pieces, _fetch(torch.cat([*_native(classes, pieces, self.resize), finite])), shares)
+
+    def _finish(
+        self, batch: "_Batch", parts: list[tuple[Array, Shares | None]]
+    ) -> Iterator[tuple[Array, Shares | None]]:
+        """Yield the stacks that are whole now; `parts` keeps those of the one that is not."""
+        labels = batch.labels()
+        self._check_finite(bool(labels[-1]))
+        pixel = row = 0
+        for piece in batch.pieces:
+            count, plane = len(piece.slices), piece.slices.shape[2:]
+            stop = pixel + count * math.prod(plane)
+            shares = (
+                None if batch.shares is None else _native_shares(batch.shares[row : row + count], plane, self.resize)
+            )
+            parts.append((labels[pixel:stop].reshape(count, *plane), shares))
+            pixel, row = stop, row + count
+            if piece.last:
+                yield (
+                    np.concatenate([part for part, _ in parts]),
+                    None if shares is None else np.concatenate([part for _, part in parts if part is not None]),
+                )
+                parts.clear()
+
+    def _compute(self, images: Tensor) -> Tensor:
+        parts, start = [], 0
+        while start < len(images):
+            part = images[start : start + self.batch_size]
+            try:
+                with self._context():
+                    parts.append(self.ensemble(part))
+                start += len(part)
+            except torch.OutOfMemoryError as error:
+                if len(part) == 1:
+                    raise self._too_large(1) from error
+                self.batch_size = len(part) // 2
+                log.warning("%d slices do not fit into the device's memory: it gets %d.", len(part), self.batch_size)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _too_large(self, slices: int) -> RunError:
+        advice = "Lower --batch-size." if slices > 1 else "Use another device, or --device cpu."
+        return RunError(
+            f"Expected a batch of {slices} to fit into the memory of {self.device}, but it did not. {advice}"
+        )
+
+    def _check_finite(self, finite: bool) -> None:
+        if not finite:
+            raise RunError(
+                f"Expected finite numbers from the network{self.name and f' of {self.name}'}, but got NaN or infinity. "
+                "Its training may have diverged: take another checkpoint, or train with a lower learning rate."
+            )
+
+    @contextmanager
+    def _float32(self) -> Iterator[None]:
+        """Compute in float32 as such: cuDNN rounds to TF32, unless somebody switched that off, as training does."""
+        convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+        torch.backends.cudnn.allow_tf32 = False
+        torch.set_float32_matmul_precision("highest")
+        try:
+            with torch.autocast(self.device.type, enabled=False):
+                yield
+        finally:
+            torch.backends.cudnn.allow_tf32 = convolutions
+            torch.set_float32_matmul_precision(products)
 
 
 class _Piece(NamedTuple):
@@ -85,42 +282,28 @@ class _Piece(NamedTuple):
     last: bool
 
 
-def _batches(stacks: Iterable[Array], batch_size: int) -> Iterator[list[_Piece]]:
-    if batch_size < 1:  # slices that are never used up would be packed for ever
-        raise ConfigError(f"Expected at least one slice at a time, but got batch_size={batch_size}. Give 1 or more.")
-    batch: list[_Piece] = []
-    room = batch_size
-    for stack in stacks:
-        start = 0
-        while start < len(stack):
-            stop = min(start + room, len(stack))
-            batch.append(_Piece(stack[start:stop], last=stop == len(stack)))
-            room -= stop - start
-            start = stop
-            if not room:
-                yield batch
-                batch, room = [], batch_size
-    if batch:
-        yield batch
+class _Batch(NamedTuple):
+    """A batch under way: `labels` waits for those of all pieces, end to end; shares are of the network's size."""
+
+    pieces: list[_Piece]
+    labels: Callable[[], Array]
+    shares: Shares | None
 
 
-class _Assembly:
-    """Puts the label maps of pieces together to those of stacks."""
+def _fetch(labels: Tensor) -> Callable[[], Array]:
+    """Start the copy to the host; what is returned waits for it."""
+    if labels.device.type != "cuda":
+        return lambda: labels.cpu().numpy()
+    host = torch.empty(labels.shape, dtype=labels.dtype, pin_memory=True)
+    host.copy_(labels, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record()
 
-    def __init__(self) -> None:
-        self._parts: list[Array] = []
+    def wait() -> Array:
+        done.synchronize()
+        return host.numpy()
 
-    def add(self, pieces: list[_Piece], fetched: Callable[[], Array]) -> Iterator[Array]:
-        """Take the labels of a batch, end to end, and yield the stacks that are whole now."""
-        labels, start = fetched(), 0
-        for piece in pieces:
-            shape = (len(piece.slices), *piece.slices.shape[2:])
-            stop = start + int(np.prod(shape))
-            self._parts.append(labels[start:stop].reshape(shape))
-            start = stop
-            if piece.last:
-                yield np.concatenate(self._parts)
-                self._parts = []
+    return wait
 
 
 # -- to the network's input and back ----------------------------------------------------------------------------------
@@ -148,25 +331,39 @@ def _packed(stacks: list[Array], pinned: bool) -> Ragged:
     return Ragged(values=values, offsets=sizes.cumsum(0) - sizes, shapes=torch.from_numpy(shapes), channels=channels)
 
 
-def _native(classes: Tensor, pieces: list[_Piece], resize: Resize) -> Tensor:
-    """Return class maps (B, H, W) on the slices' own grids, end to end."""
+def _native(classes: Tensor, pieces: list[_Piece], resize: Resize) -> Iterator[Tensor]:
+    """Yield class maps (B, H, W) on the slices' own grids, flattened."""
     padded = nn.functional.pad(classes, (1, 0, 1, 0))  # row and column 0 are background, for what SciPy fills
-    parts, start = [], 0
+    start = 0
     for piece in pieces:
         height, width = piece.slices.shape[2:]
         rows = nearest_rows(classes.shape[1], height, resize, classes.device)
         columns = nearest_rows(classes.shape[2], width, resize, classes.device)
         part = padded[start : start + len(piece.slices)]
-        parts.append(part.index_select(1, rows).index_select(2, columns).flatten())
+        yield part.index_select(1, rows).index_select(2, columns).flatten()
         start += len(piece.slices)
-    return torch.cat(parts)
+
+
+def _native_shares(shares: Shares, plane: Sequence[int], resize: Resize) -> Shares:
+    """Return probabilities (P, K, h, w) on the slices' own grid; what SciPy fills is background."""
+    rows, columns = (
+        nearest_rows(old, new, resize, torch.device("cpu")).numpy() - 1
+        for old, new in zip(shares.shape[2:], plane, strict=True)
+    )
+    native = np.empty((*shares.shape[:2], *plane), dtype=np.uint16)
+    for new, old in zip(native, shares, strict=True):
+        new[:] = old[:, np.maximum(rows, 0)][:, :, np.maximum(columns, 0)]
+    outside = (rows < 0)[:, None] | (columns < 0)
+    native[:, :, outside] = 0
+    native[:, 0, outside] = FULL
+    return native
 
 
 @functools.lru_cache(maxsize=512)
 def nearest_rows(old: int, new: int, resize: Resize, device: torch.device) -> Tensor:
     """Return which of the old rows, counted from 1, each new row shows; 0 is none.
 
-    Whoever resizes says so himself: he moves the rows' numbers.
+    The resize itself says so: it moves the rows' numbers.
     """
     if resize == "released":
         from adawac.data.released import nearest_zoom
@@ -175,25 +372,5 @@ def nearest_rows(old: int, new: int, resize: Resize, device: torch.device) -> Te
         return torch.from_numpy(zoomed.astype(np.int64)).to(device)
     numbers = torch.arange(1, old + 1).view(1, old, 1)
     _, moved = warp(torch.zeros(1, 1, old, 1), numbers, torch.eye(2, 3)[None], (new, 1), "nearest")
-    assert moved is not None  # labels were given
+    assert moved is not None  # there are labels
     return moved[0, :, 0].to(device)
-
-
-def _fetch(labels: Tensor) -> Callable[[], Array]:
-    """Start the copy to the host; what is returned waits for it."""
-    if labels.device.type != "cuda":
-        return lambda: labels.cpu().numpy()
-    host = torch.empty(labels.shape, dtype=labels.dtype, pin_memory=True)
-    host.copy_(labels, non_blocking=True)
-    done = torch.cuda.Event()
-    done.record()
-
-    def wait() -> Array:
-        done.synchronize()
-        return host.numpy()
-
-    return wait
-
-
-def _finest(logits: Tensor | Sequence[Tensor]) -> Tensor:
-    return logits if isinstance(logits, Tensor) else logits[0]

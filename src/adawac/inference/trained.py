@@ -7,10 +7,7 @@ import torch
 
 from adawac.errors import MissingFileError, RunError
 from adawac.inference.model_card import CARD, WEIGHTS, file_digest, read_card
-from adawac.inference.predictor import resize_of
-
-# MONAI offers more; some of that downloads, or reads files, when it is built.
-from adawac.inference.trained_network import Trained, build_network, check_harmless, load_tensors
+from adawac.inference.trained_network import Trained, build_network, check_harmless, load_tensors, resize_of
 from adawac.runs import Run, load_checkpoint
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -14,8 +14,9 @@ from torch.overrides import TorchFunctionMode
 from adawac.config import ModelConfig
 from adawac.data.task import HasTask, Task
 from adawac.errors import RunError
-from adawac.inference.predictor import Resize
 from adawac.models import MODELS, build
+
+Resize = Literal["bilinear", "cubic", "released"]
 
 # MONAI offers more; some of that downloads, or reads files, when it is built.
 _MONAI = (
@@ -73,6 +74,11 @@ def _option_reasons(name: str, value: Any) -> Iterator[str]:
         yield f"the option {name!r}, which may fetch or load something"
     elif isinstance(value, str) and (_OPENS.search(name) or not _PLAIN.fullmatch(value)):
         yield f"the option {name!r} with {value!r}, which may be a file or an address"
+
+
+def resize_of(views: Mapping[str, Any]) -> Resize:
+    """Return how slices are resized for a network that was trained with these options of `data.views`."""
+    return "released" if views.get("mode") == "released" else views.get("interpolation", "bilinear")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

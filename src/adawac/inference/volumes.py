@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from adawac.data.preprocessing import Grid, Preprocessing
 from adawac.data.sources.dicom_series import LPS_TO_RAS, load_pydicom, read_series
 from adawac.data.sources.scan_files import check_same_grid
 from adawac.errors import AdawacError, DataError
@@ -89,9 +90,7 @@ def _open_nifti(scan: Scan, channels: Sequence[str]) -> Volume:
             raise DataError(f"Expected a 3D scan{wanted}, but got shape {tuple(image.shape)}. {advice}")
         check_same_grid(scan.files[0], first.shape, first.affine, path, image.shape, image.affine)
     shape: Any = tuple(int(side) for side in first.shape[:3])
-    sources = (
-        [(first, path_channel) for path_channel in range(len(channels))] if four else [(one, None) for one in images]
-    )
+    sources = [(first, channel) for channel in range(len(channels))] if four else [(image, None) for image in images]
 
     def blocks() -> Iterator[Floats]:
         for image, channel in sources:
@@ -129,14 +128,14 @@ def _load_nifti(path: Path) -> Any:
     if kind.kind not in "iuf":
         raise DataError(f"Expected numbers, but got voxels of type {kind}. Export it as a grey-value image.")
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
-        raise DataError(f"Expected an invertible affine, but got {affine.tolist()}. Mend its header.")
+        raise DataError(f"Expected an invertible affine, but got {affine.tolist()}. Fix its header.")
     return image
 
 
 def _read_nifti(image: Any, channel: int | None, start: int, stop: int) -> Floats:
-    place = (slice(None), slice(None), slice(start, stop), *(() if channel is None else (channel,)))
+    part = (slice(None), slice(None), slice(start, stop), *(() if channel is None else (channel,)))
     try:
-        block = np.asarray(image.dataobj[place])
+        block = np.asarray(image.dataobj[part])
     except Exception as error:  # truncated or damaged: gzip, zlib, nibabel and NumPy each have errors of their own
         raise _unreadable(error) from error
     return np.ascontiguousarray(block.transpose(2, 0, 1), dtype=np.float32)
@@ -190,7 +189,7 @@ def _sorted_files(paths: Sequence[Path]) -> tuple[tuple[Path, ...], Affine]:
     try:
         headers = [load_pydicom().dcmread(path, stop_before_pixels=True, specific_tags=tags) for path in paths]
         cosines = np.array(headers[0].ImageOrientationPatient, dtype=np.float64).reshape(2, 3)
-        positions = np.array([one.ImagePositionPatient for one in headers], dtype=np.float64)
+        positions = np.array([header.ImagePositionPatient for header in headers], dtype=np.float64)
     except (OSError, EOFError, ValueError, AttributeError, TypeError) as error:
         raise DataError(
             f"Expected slices with a position in space, but {paths[0].parent} has none ({error}). Export it again."
@@ -278,6 +277,10 @@ class Spool:
         part[axis + 1] = slice(start, stop)
         return np.array(volume[tuple(part)])
 
+    def channel(self, number: int) -> "_Channel":
+        """Return a channel in blocks that can be read repeatedly."""
+        return _Channel(self, number)
+
     def __enter__(self) -> "Spool":
         return self
 
@@ -285,3 +288,55 @@ class Spool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+
+@dataclass(frozen=True)
+class _Channel:
+    """The voxels of one channel in blocks; each iteration is a pass over the disk."""
+
+    spool: Spool
+    number: int
+
+    def __iter__(self) -> Iterator[Floats]:
+        columns, rows, slices = self.spool.volume.shape
+        for start, stop in _ranges(slices, columns * rows):
+            yield self.spool.read(2, start, stop)[self.number]
+
+
+class PreparedScan:
+    """The slices of a scan as a network takes them, block by block: what `Preprocessing.apply` and `cut` give.
+
+    Intensities need numbers of the whole volume, which come from passes over the spooled scan.
+
+    Attributes:
+        shape: Voxels along each axis of the prepared volume.
+        slices: How many slices it is cut into.
+        plane: Height and width of a slice.
+    """
+
+    def __init__(self, spool: Spool, preprocessing: Preprocessing):
+        if preprocessing.unit != "slice":
+            raise DataError(
+                f"Expected a network for slices, but got one for a {preprocessing.unit}. Train one on slices."
+            )
+        volume = spool.volume
+        self._spool, self._preprocessing = spool, preprocessing
+        self._grid = Grid(preprocessing, volume.shape, volume.spacing, volume.affine)
+        self._scalings = [preprocessing.fit_scaling(spool.channel(number)) for number in range(volume.channels)]
+        self.shape = self._grid.shape
+        self.slices = self.shape[preprocessing.axis]
+        self.plane = tuple(side for axis, side in enumerate(self.shape) if axis != preprocessing.axis)
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Yield where each block of slices that fits into memory starts and stops."""
+        return _ranges(self.slices, len(self._scalings) * self.plane[0] * self.plane[1])
+
+    def read(self, start: int, stop: int) -> Floats:
+        """Return prepared slices as (P, C, H, W)."""
+        first, last = self._grid.source(start, stop)
+        image = self._spool.read(self._grid.native_axis, *self._grid.in_file(first, last))
+        channels = [
+            self._grid.prepare(scaling(channel), start=start, stop=stop, first=first)
+            for channel, scaling in zip(image, self._scalings, strict=True)
+        ]
+        return self._preprocessing.cut(np.stack(channels), channels=True)

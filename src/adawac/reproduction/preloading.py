@@ -8,7 +8,7 @@ _NEEDED = (
     "adawac.reproduction.worker",
     "adawac.train.engine",
     "adawac.evaluation.evaluator",
-    "adawac.evaluation.run_predictor",
+    "adawac.inference.predictor",
     "segmentation_models_pytorch",
     "safetensors.torch",
     "scipy.ndimage",

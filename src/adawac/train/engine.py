@@ -21,7 +21,8 @@ from torch import nn
 from adawac.config import TrainConfig
 from adawac.data.store import Store
 from adawac.errors import ConfigError, RunError
-from adawac.inference.predictor import resize_of, segment
+from adawac.inference.predictor import Predictor
+from adawac.inference.trained_network import resize_of
 from adawac.runs import Run, RunWriter
 from adawac.runs.recorder import RunRecorder
 from adawac.train.checkpointing import Checkpoints, batches_of, check_resumed
@@ -72,31 +73,47 @@ class Interrupt:
 def validate(
     network: nn.Module, store: Store, cases: Sequence[str], config: TrainConfig, fabric: Fabric
 ) -> dict[str, Any]:
-    """Return the mean of all classes, and that of each class, over `cases`: of Dice, and of HD95 where it decides."""
+    """Return the mean of all classes, and that of each class, over `cases`: of Dice, and of HD95 where it decides.
+
+    The network computes in the training's precision, not in `evaluate`'s: these scores select, they are not a result.
+    """
     from adawac.metrics import score_volume
 
     metrics = ("dice",) if config.validation.metric == "dice" else ("dice", config.validation.metric)
     was_training = network.training
-    network.eval()
-    resize = resize_of(config.data.views)
+    predictor = Predictor(
+        [network],
+        config.data.image_size,
+        resize_of(config.data.views),
+        name="this training",
+        device=fabric.device,
+        autocast=fabric.autocast,
+        batch_size=config.data.batch_size,
+    )
+    fault: RunError | None = None
     scores: dict[str, list[list[float]]] = {metric: [] for metric in metrics}
     _share_buffers(network, fabric)
     for case in cases[fabric.global_rank :: fabric.world_size]:
         images, labels = store.stack(case)
         if labels is None:
             continue
-        with fabric.autocast():
-            found = segment(network, images, config.data.image_size, device=fabric.device, resize=resize)
-        classes = score_volume(found, labels, store.num_classes, convention=config.validation.convention)
+        try:
+            (prediction,) = predictor.predict([images])
+        except RunError as error:
+            fault = error
+            break
+        classes = score_volume(prediction, labels, store.num_classes, convention=config.validation.convention)
         for metric in metrics:
-            scores[metric].append([getattr(one, metric) for one in classes])
+            scores[metric].append([getattr(row, metric) for row in classes])
     network.train(was_training)
+    if agree(fabric, fault is not None):  # else the other ranks would wait for this one's scores
+        raise fault or RunError("Expected to validate on all ranks, but another rank failed. See its message.")
     numbers: dict[str, Any] = {}
     for metric, rows in _everyones(scores, fabric).items():
         by_class = np.nanmean(np.array(rows, dtype=np.float64), axis=0)
         numbers[f"val_{metric}"] = float(np.nanmean(by_class))
         named = zip(store.class_names[1:], by_class, strict=True)
-        numbers |= {f"val_{metric}_{name}": float(one) for name, one in named}
+        numbers |= {f"val_{metric}_{name}": float(mean) for name, mean in named}
     return numbers
 
 

@@ -1,0 +1,100 @@
+"""`evaluate` scores the network that `predict` uses: the same labels, voxel for voxel, and the same errors."""
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+
+from adawac.data.preparation import prepare
+from adawac.errors import RunError
+from adawac.evaluation import evaluate
+from adawac.evaluation.scorers import Scorers
+from adawac.inference import predict
+from tests.data.scans import AFFINES, make_nnunet
+from tests.inference.made_runs import make_run
+
+TEXTURE = "tests.networks.threshold_network:texture"
+PREPARATIONS = {
+    "native": {"clip_quantile": 0.95},
+    "turned": {"orientation": "SAR", "axis": 0, "normalisation": "z-score"},
+    "resampled": {"orientation": "RAS", "spacing": (1.0, 0.9, 0.0)},
+}
+
+
+@pytest.fixture
+def scans(tmp_path):
+    return make_nnunet(tmp_path / "scans", cases=3, affine=AFFINES["oblique and flipped"], shape=(21, 17, 9))
+
+
+def trained_on(store, folder, model=TEXTURE):
+    """A run that could have been trained on a store."""
+    return make_run(
+        folder,
+        model,
+        image_size=(16, 16),
+        preprocessing=store.preprocessing,
+        classes=store.class_names,
+        values=store.info["label_values"],
+        channels=store.channels,
+    )
+
+
+def evaluated(run, store, monkeypatch, **options):
+    """The label maps that `evaluate` scores, on the scans' own grids, by case."""
+    label_maps, submit = {}, Scorers.submit
+
+    def note(self, path, case, prediction, rules):
+        label_maps[case] = store.native_label(case, store.preprocessing.join(prediction))
+        return submit(self, path, case, prediction, rules)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scorers, "submit", note)
+        evaluate(run, data=store.path, part="train", workers=0, gallery=0, **options)
+    return label_maps
+
+
+def check_same(scans, tmp_path, monkeypatch, prepared, **options):
+    store = prepare("nifti", scans, tmp_path / "store", workers=1, progress=False, **prepared)
+    run = trained_on(store, tmp_path / "run")
+    label_maps = evaluated(run, store, monkeypatch, **options)
+    done = predict(run, scans, tmp_path / "out", values="index", **options)
+    assert len(done) == len(label_maps) == 3
+    for prediction in done:
+        labels = np.asarray(nib.load(prediction.labels).dataobj)
+        assert len(np.unique(labels)) == 3
+        np.testing.assert_array_equal(label_maps[prediction.scan.name.removesuffix("_0000")], labels)
+
+
+@pytest.mark.parametrize("preparation", PREPARATIONS)
+@pytest.mark.parametrize("tta", [False, True])
+def test_labels_are_the_same_voxel_for_voxel(scans, tmp_path, monkeypatch, preparation, tta):
+    check_same(scans, tmp_path, monkeypatch, PREPARATIONS[preparation], tta=tta, device="cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("tta", [False, True])
+def test_labels_are_the_same_on_a_gpu(scans, tmp_path, monkeypatch, precision, tta):
+    options = {"tta": tta, "device": "cuda", "precision": precision, "batch_size": 9}  # a batch is a case: same kernels
+    check_same(scans, tmp_path, monkeypatch, PREPARATIONS["native"], **options)
+
+
+def test_labels_differ_with_flips_and_precision(scans, tmp_path, monkeypatch):
+    """The comparison above can fail."""
+    store = prepare("nifti", scans, tmp_path / "store", workers=1, progress=False)
+    run = trained_on(store, tmp_path / "run")
+    plain = evaluated(run, store, monkeypatch, device="cpu")
+    for options in ({"tta": True}, {"precision": "bf16"}):
+        other = evaluated(run, store, monkeypatch, device="cpu", **options)
+        assert any((other[case] != plain[case]).any() for case in plain)
+
+
+@pytest.mark.parametrize("tta", [False, True])
+def test_nan_is_the_same_error(scans, tmp_path, monkeypatch, tta):
+    store = prepare("nifti", scans, tmp_path / "store", workers=1, progress=False)
+    run = trained_on(store, tmp_path / "run", "tests.networks.threshold_network:broken")
+    with pytest.raises(RunError, match=r"Expected finite numbers from the network of .*run, checkpoint last") as caught:
+        evaluated(run, store, monkeypatch, tta=tta, device="cpu")
+    done = predict(run, scans, tmp_path / "out", tta=tta, device="cpu")
+    assert {prediction.error for prediction in done} == {str(caught.value)}
