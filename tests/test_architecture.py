@@ -169,7 +169,10 @@ def test_variables_are_not_called_one():
 
 
 def test_the_algorithm_fits_on_a_few_screens():
-    assert len((SOURCE / "algorithm.py").read_text().splitlines()) < 150
+    tree = ast.parse((SOURCE / "algorithm.py").read_text())
+    documented = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    docstrings = sum((ast.get_docstring(node) or "").count("\n") + 1 for node in documented)
+    assert len((SOURCE / "algorithm.py").read_text().splitlines()) - docstrings < 130  # examples not counted
 
 
 def test_importing_adawac_loads_nothing_and_its_names_no_more_than_torch():
