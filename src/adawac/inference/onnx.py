@@ -16,7 +16,7 @@ from adawac.errors import MissingDependencyError, RunError
 from adawac.files import beside
 from adawac.inference.model_card import card_of
 from adawac.inference.trained_network import Trained
-from adawac.models.libraries import library, quietly
+from adawac.lazy import library, quietly
 
 #: The largest difference to torch that is accepted, relative to the largest logit where that is above 1.
 TOLERANCE = 1e-4
