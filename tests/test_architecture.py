@@ -1,9 +1,13 @@
-"""The shape of the package: imports point one way, names load lazily, the algorithm stays short."""
+"""The shape of the package: imports point one way, names are unique, the algorithm stays short."""
 
 import ast
 import json
+import re
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,15 +16,19 @@ import adawac
 
 SOURCE = Path(adawac.__file__).parent
 
-# Each layer may import from those before it, and from its own.
+# Each layer may import from those before it, and from its own. A module that is named goes before its package.
 LAYERS = [
-    ["errors", "files", "lazy", "registry"],
+    ["errors", "files", "lazy", "registry", "__version__"],
     ["kernels"],
     ["losses", "distributed", "features", "checks", "objective"],
     ["algorithm"],
     ["methods"],
     ["theory"],
-    ["config", "data", "metrics", "models", "runs"],
+    ["models"],
+    ["kernels.blocks"],  # it knows the networks whose blocks it replaces
+    ["config"],
+    ["data", "metrics"],
+    ["runs"],
     ["inference"],
     ["train"],
     ["evaluation"],
@@ -32,58 +40,132 @@ LAYERS = [
     ["__main__"],
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
-CORE = [name for layer in LAYERS[:5] for name in layer if name != "kernels"]
+CORE = [name for layer in LAYERS[:5] for name in layer if name not in ("kernels", "__version__")]
+# Words that end like a gerund but are the names of things.
+GERUNDS = {
+    "preprocessing": "what is done to a scan, as a record",
+    "checkpointing": "the usual name of saving and restoring a training",
+    "resizing": "the kernels of upsampling and pooling",
+    "lightning": "a library",
+}
+SMALL = {
+    "evaluation.scorer_process": "a program, started as a process that imports no torch",
+    "integrations.nnunet.samples": "works and is tested without nnU-Net, which its only importer needs",
+    "integrations.nnunet.trainers.adawac_nnunet_trainers": "nnU-Net imports it by its file's name",
+}
 
 
-def part_of(path: Path) -> str:
-    if path.parent.name == "kernels" and path.stem == "blocks":  # it knows the networks whose blocks it replaces
-        return "inference"
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path: Path, *, typing_too: bool = False) -> set[str]:
-    """Absolute names of the modules that a file imports, wherever it does so."""
-    tree = ast.parse(path.read_text())
-    guarded = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING" and not typing_too
-        for statement in block.body
-        for node in ast.walk(statement)
-    }
+MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
+def imported(path: Path, *, typing_too: bool = False, functions_too: bool = True) -> frozenset[str]:
+    """Absolute names of the modules that a file imports; of what is imported from a module, only modules are named."""
     names: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in guarded:
-            continue
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not typing_too:
+            return
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not functions_too:
+            return
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+            names.update(home(str(node.module), alias.name) for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return frozenset(names)
 
 
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+@cache
+def home(module: str, name: str) -> str:
+    """The module that `from module import name` leads to, also through a package that imports names lazily."""
+    if f"{module}.{name}" in MODULES:
+        return f"{module}.{name}"
+    if module in MODULES and MODULES[module].stem == "__init__":
+        for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and name in {alias.asname or alias.name for alias in node.names}:
+                return home(str(node.module), name)
+    return f"{module}.{name}" if module == "adawac" else module
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_one_way(path):
-    own = HEIGHT[part_of(path)]
-    for name in imported(path):
-        if name.startswith("adawac."):
-            part = name.split(".")[1]
-            if part in HEIGHT:  # `from adawac import __version__` has no height
-                assert HEIGHT[part] <= own, f"{path.relative_to(SOURCE)} imports {name}"
+def height(module: str) -> int:
+    """How high a module lies: as the longest of its names that the table has."""
+    parts = module.split(".")[1:]
+    return next(HEIGHT[name] for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in HEIGHT)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "adawac"])
+def test_imports_point_one_way(module):
+    exports = f"{module}." if MODULES[module].stem == "__init__" else "-"  # whoever uses an export imports its home
+    for name in imported(MODULES[module]):
+        if name.startswith("adawac.") and not name.startswith(exports):
+            assert height(name) <= height(module), f"{module} imports {name}"
+
+
+def test_no_module_imports_itself_through_others():
+    graph = {
+        name: {other for other in imported(path, functions_too=False) if other in MODULES and other != name}
+        for name, path in MODULES.items()
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
 
 
 @pytest.mark.parametrize("part", CORE)
 def test_the_core_imports_torch_and_nothing_heavier(part):
     allowed = {"torch", "jaxtyping", "adawac", *sys.stdlib_module_names}
-    assert {name.split(".")[0] for name in imported(SOURCE / f"{part}.py")} <= allowed
+    assert {name.split(".")[0] for name in imported(MODULES[f"adawac.{part}"])} <= allowed
 
 
-def test_no_file_is_called_utils():
-    assert not [path for path in FILES if "util" in path.stem or "helper" in path.stem]
+def test_only_kernels_import_triton():
+    importers = [name for name, path in MODULES.items() if "triton" in {part.split(".")[0] for part in imported(path)}]
+    assert importers
+    assert all(name.startswith("adawac.kernels.") for name in importers), importers
+
+
+def test_no_module_name_stands_twice():
+    counts = Counter(path.stem for path in MODULES.values() if path.stem not in ("__init__", "__main__"))
+    assert not {name for name, count in counts.items() if count > 1}
+
+
+def test_modules_are_called_after_what_they_hold():
+    words = {name: path.stem.split("_") for name, path in MODULES.items()}
+    assert not [name for name, parts in words.items() if any(w.startswith(("util", "helper")) for w in parts)]
+    gerunds = {word for parts in words.values() for word in parts if word.endswith("ing")}
+    assert gerunds <= set(GERUNDS), gerunds - set(GERUNDS)
+
+
+def test_a_small_module_with_a_single_importer_gives_a_reason():
+    importers: dict[str, set[str]] = {name: set() for name in MODULES}
+    for name, path in MODULES.items():
+        for module in imported(path, typing_too=True):
+            importers.get(module, set()).add(name)
+    small = {
+        name.removeprefix("adawac.")
+        for name, path in MODULES.items()
+        if path.stem not in ("__init__", "__main__")
+        and len(importers[name]) < 2
+        and len(path.read_text(encoding="utf-8").splitlines()) < 80
+    }
+    assert small <= set(SMALL), small - set(SMALL)
+
+
+def test_the_tree_stays_small():
+    assert len(MODULES) <= 175
+
+
+def test_variables_are_not_called_one():
+    pattern = re.compile(r"\bfor one in\b")
+    counts = {name: len(pattern.findall(path.read_text(encoding="utf-8"))) for name, path in MODULES.items()}
+    assert not {name: count for name, count in counts.items() if count}
 
 
 def test_the_algorithm_fits_on_a_few_screens():

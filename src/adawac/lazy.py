@@ -1,9 +1,14 @@
-"""Public names that are imported when they are first used: `import adawac` must not load torch."""
+"""What is imported when it is first used: our public names (`import adawac` must not load torch), other libraries."""
 
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+from types import ModuleType
 from typing import Any
+
+from adawac.errors import MissingDependencyError
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -33,3 +38,22 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         return getattr(loaded, attribute) if attribute else loaded
 
     return get, lambda: sorted({*homes, *vars(sys.modules[package])})
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Import or build without the warnings about what libraries use of one another: a user cannot fix them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def library(name: str, install: str) -> ModuleType:
+    """Import a library, or say what to install."""
+    try:
+        with quietly():
+            return import_module(name)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Expected {name!r} to be installed, but importing it failed ({error}). Run: pip install '{install}'."
+        ) from error

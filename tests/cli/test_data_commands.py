@@ -168,7 +168,7 @@ def test_diagnose_reports_faults_with_exit_code_1(tmp_path, capsys):
     broken.write_bytes(broken.read_bytes()[:60])
     assert run(["diagnose", str(tmp_path / "scans"), "--workers", "1"]) == 1
     out = capsys.readouterr().out
-    assert "Mend: " in out
+    assert "Fix: " in out
     assert broken.name in out
 
 

@@ -127,7 +127,7 @@ def computed(case, device="cpu"):
 
 def blocks():
     """Small blocks of every kind that is fused, by name."""
-    from adawac.models.libraries import quietly
+    from adawac.lazy import quietly
 
     with quietly():
         from segmentation_models_pytorch.base.modules import Conv2dReLU

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from scipy import ndimage
 
 from adawac.errors import ConfigError, MissingDependencyError
+from adawac.lazy import library, quietly
 from adawac.models import WeightsError, build, load_weights, to_transunet
-from adawac.models.libraries import library, quietly
 from adawac.models.weight_files import offline_weights
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0, "layers": (1, 2, 1), "width": 0.5}

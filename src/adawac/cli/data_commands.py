@@ -72,7 +72,7 @@ def diagnose(
 ) -> int:
     """Say whether slices are label-sparse or label-dense, per case and class, and which method fits.
 
-    The exit code is 1 where something must be mended before the data can be used.
+    The exit code is 1 where something must be fixed before the data can be used.
 
     Example: adawac diagnose store --figure labels.png
 
@@ -84,14 +84,7 @@ def diagnose(
         from adawac.figures.picture import check_ending
 
         check_ending(figure)  # before minutes of reading
-    report = look(
-        data,
-        source,
-        axis=axis,
-        threshold=threshold,
-        workers=workers,
-        **options.keywords(),
-    )
+    report = look(data, source, axis=axis, threshold=threshold, workers=workers, **options.keywords())
     if figure is not None:
         from adawac.data.diagnosis_figure import save_diagnosis
 
@@ -160,7 +153,6 @@ def prepare(
     table = made.table
     splits = {name or "none": int((table.split == name).sum()) for name in sorted(set(table.split.tolist()))}
     if as_json:
-        sparse = int(table.label_sparse.sum())
         print_json(
             {
                 "store": str(store),
@@ -169,7 +161,7 @@ def prepare(
                 "cases": len(made.cases),
                 "samples": len(table),
                 "samples_by_split": splits,
-                "label_sparse": sparse,
+                "label_sparse": int(table.label_sparse.sum()),
             }
         )
         return
@@ -189,8 +181,8 @@ def prepare(
 
 def _about_classes(names: tuple[str, ...]) -> str:
     """Return what to add where classes were made of the values that occur."""
-    found = all(re.fullmatch(r"class -?\d+", name) for name in names[1:])
-    return " These are the label values that occur; --classes names, merges or drops them." if found else ""
+    unnamed = all(re.fullmatch(r"class -?\d+", name) for name in names[1:])
+    return " These are the label values that occur; --classes names, merges or drops them." if unnamed else ""
 
 
 def _about_splits(splits: dict[str, int], unlabelled: bool) -> str:
@@ -218,7 +210,7 @@ def _classes_of(texts: tuple[str, ...] | None) -> dict[str, tuple[int, ...]] | N
 def _class(text: str) -> tuple[str, tuple[int, ...]]:
     name, _, values = text.partition("=")
     try:
-        numbers = tuple(int(one) for one in values.split(","))
+        numbers = tuple(int(value) for value in values.split(","))
     except ValueError:
         numbers = ()
     if not name.strip() or not numbers:
@@ -239,7 +231,7 @@ def _show(report: "Diagnosis") -> None:
     )
     console.print(_classes(report))
     console.print(_cases(report))
-    for name, messages in (("Mend", report.faults), ("Look at", report.warnings)):
+    for name, messages in (("Fix", report.faults), ("Check", report.warnings)):
         for message in messages:
             console.print(f"{name}: {printable(message)}", soft_wrap=True)
     hint = report.recommendation
@@ -253,9 +245,9 @@ def _show(report: "Diagnosis") -> None:
 
 def _classes(report: "Diagnosis") -> Any:
     table = _table("class", "Classes", ("of all voxels", "of foreground", "of slices", "cases"))
-    for one in report.classes:
-        shares = (one.voxel_share, one.foreground_share, one.slice_share)
-        table.add_row(_text(one.name), *(f"{share:.2%}" for share in shares), str(one.cases))
+    for part in report.classes:
+        shares = (part.voxel_share, part.foreground_share, part.slice_share)
+        table.add_row(_text(part.name), *(f"{share:.2%}" for share in shares), str(part.cases))
     return table
 
 

@@ -73,8 +73,8 @@ class Display:
         """Print the numbers of an epoch; those of the weights only where a method weighs."""
         plain = metrics.get("beta") == 1 and metrics.get("reg_ac") == 0
         shown = {name: text for name, text in _COLUMNS.items() if not (plain and name in _WEIGHING)}
-        found = [f"{text} {metrics[name]:.4g}" for name, text in shown.items() if metrics.get(name) is not None]
-        self._console.print(f"epoch {epoch}/{self._epochs}  " + "  ".join(found), soft_wrap=True)
+        numbers = [f"{text} {metrics[name]:.4g}" for name, text in shown.items() if metrics.get(name) is not None]
+        self._console.print(f"epoch {epoch}/{self._epochs}  " + "  ".join(numbers), soft_wrap=True)
         self._bars.update(self._run, completed=epoch)
 
     def close(self) -> None:
@@ -88,16 +88,17 @@ def _count(number: int, what: str) -> str:
 
 @contextmanager
 def bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield what shows how far work is: what is done now, how many parts are done, and of how many.
+    """Yield a function that shows progress: what is being done, how many parts are done, and of how many.
 
     It shows on stderr, and only on a terminal, so that results can go elsewhere.
     """
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = plain_console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
         task = bars.add_task("starting", total=None)
-        yield lambda what, done, total: bars.update(task, description=what, completed=done, total=total)
+        yield lambda what, done, total: bars.update(task, description=printable(what), completed=done, total=total)
 
 
 def standing(run: "Run") -> dict[str, Any]:
@@ -173,5 +174,5 @@ class Overview:
         self._bars.refresh()
 
     def _say(self, text: str) -> None:
-        shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+        shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
         self._console.print(shown, soft_wrap=True)

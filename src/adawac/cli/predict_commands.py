@@ -1,13 +1,16 @@
 """`adawac predict` and `adawac export`."""
 
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.shell import EVALUATE, AsJson, app, plain_console, print_json, print_text, printable
+from adawac.cli.shell import EVALUATE, AsJson, app, print_json, print_text, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from adawac.inference.prediction import Prediction
 
 Checkpoint = Annotated[str | None, Parameter(help="last, best or another one; what the run selects by default.")]
@@ -65,10 +68,11 @@ def predict(
 
     Example: adawac predict runs/seed-1 scans --ensemble runs/seed-2 runs/seed-3 --out predictions
     """
+    from adawac.cli.display import bar
     from adawac.inference.prediction import predict as segment
 
-    with _Bar() as bar:
-        done = segment(
+    with bar() as show, _only_errors():
+        predictions = segment(
             [run, *ensemble],
             scans,
             out,
@@ -84,13 +88,27 @@ def predict(
             batch_size=batch_size,
             overwrite=overwrite,
             trust_code=trust_code,
-            watch=bar.move,
+            watch=lambda scan, done, slices: show(scan.name, done, slices),
         )
     if as_json:
-        print_json([_as_dict(one) for one in done])
+        print_json([_as_dict(prediction) for prediction in predictions])
     else:
-        _show(done, out)
-    return 1 if any(one.error for one in done) else 0
+        _show(predictions, out)
+    return 1 if any(prediction.error for prediction in predictions) else 0
+
+
+@contextmanager
+def _only_errors() -> "Iterator[None]":
+    """Keep warnings from the bar: what failed is said at the end, once."""
+    import logging
+
+    log = logging.getLogger("adawac.inference")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @app.command(group=EVALUATE)
@@ -128,71 +146,38 @@ def export(
     print_text(printable(f"{made.path}: free sides: {sides}. Its logits are torch's, within {gap}.\n"))
 
 
-class _Bar:
-    """The slices of the scan that is being segmented, as a bar on a terminal, which the log leaves alone."""
-
-    def __enter__(self) -> "_Bar":
-        import logging
-
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = plain_console(stderr=True)
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self._log = logging.getLogger("adawac.inference")
-        self._level = self._log.level
-        self._log.setLevel(logging.ERROR)  # what failed is said at the end, once
-        self._bars.start()
-        self._task = self._bars.add_task("reading")
-        return self
-
-    def move(self, scan: Any, done: int, slices: int) -> None:
-        """Show how far a scan is."""
-        self._bars.update(self._task, description=printable(scan.name), completed=done, total=slices)
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-        self._log.setLevel(self._level)
-
-
-def _as_dict(one: "Prediction") -> dict[str, object]:
+def _as_dict(prediction: "Prediction") -> dict[str, object]:
     return {
-        "scan": str(one.scan.path),
-        "labels": None if one.labels is None else str(one.labels),
-        "files": [str(path) for path in one.files],
-        "error": one.error or None,
-        "doubt": one.doubt or None,
+        "scan": str(prediction.scan.path),
+        "labels": None if prediction.labels is None else str(prediction.labels),
+        "files": [str(path) for path in prediction.files],
+        "error": prediction.error or None,
+        "doubt": prediction.doubt or None,
     }
 
 
-def _show(done: "list[Prediction]", out: Path) -> None:
+def _show(predictions: "list[Prediction]", out: Path) -> None:
     import shlex
     import sys
 
-    made = [one for one in done if not one.error]
-    print_text(printable(f"{len(made)} of {len(done)} scans segmented, into {out}\n"))
-    for one in done:
-        if one.error:
-            sys.stderr.write(printable(f"adawac: {one.scan.path} was not segmented. {one.error}\n"))
-        elif one.doubt:
-            sys.stderr.write(printable(f"adawac: {one.scan.path}: {one.doubt}\n"))
-    words = next(filter(None, (_look(one, done) for one in made)), None)
+    done = [prediction for prediction in predictions if not prediction.error]
+    print_text(printable(f"{len(done)} of {len(predictions)} scans segmented, into {out}\n"))
+    for prediction in predictions:
+        path = prediction.scan.path
+        if prediction.error:
+            sys.stderr.write(printable(f"adawac: {path} was not segmented. {prediction.error}\n"))
+        elif prediction.doubt:
+            sys.stderr.write(printable(f"adawac: {path}: {prediction.doubt}\n"))
+    words = next(filter(None, (_look(prediction, predictions) for prediction in done)), None)
     if words is not None:
         print_text(printable(f"Look at it: {shlex.join(words)}\n"))
 
 
-def _look(one: "Prediction", done: "list[Prediction]") -> list[str]:
+def _look(prediction: "Prediction", predictions: "list[Prediction]") -> list[str]:
     """Return the command that shows a scan with its label map; the viewer takes a folder of one series, and no SEG."""
-    scan = one.scan
-    shared = sum(other.scan.path == scan.path for other in done) > 1
-    if not str(one.labels).endswith(".nii.gz") or (scan.kind == "dicom" and shared):
+    scan = prediction.scan
+    shared = sum(other.scan.path == scan.path for other in predictions) > 1
+    if not str(prediction.labels).endswith(".nii.gz") or (scan.kind == "dicom" and shared):
         return []
     shown = scan.files[0] if scan.kind == "nifti" else scan.path
-    return ["adawac", "view", str(shown), "--labels", str(one.labels)]
+    return ["adawac", "view", str(shown), "--labels", str(prediction.labels)]

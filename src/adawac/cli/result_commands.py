@@ -68,7 +68,7 @@ def evaluate(
 
     if out is not None:
         check_out(out)
-    found = score(
+    evaluations = score(
         runs,
         data=data,
         part=split_part,
@@ -85,13 +85,13 @@ def evaluate(
         gallery=gallery,
     )
     if out is not None:
-        write_tables(out, found)
+        write_tables(out, evaluations)
     if as_json:
         from adawac.evaluation.comparison import to_dict
 
-        print_json(to_dict(found))
+        print_json(to_dict(evaluations))
     else:
-        _show(found)
+        _show(evaluations)
 
 
 def _show(evaluations: "list[Evaluation]") -> None:
@@ -100,8 +100,9 @@ def _show(evaluations: "list[Evaluation]") -> None:
     console = plain_console()
     for table in to_tables(evaluations):
         _print(console, table)
-    for one in evaluations:
-        console.print(printable(f"Scores of each case: {one.run.folder}/scores/{one.name}.csv"), soft_wrap=True)
+    for evaluation in evaluations:
+        path = f"{evaluation.run.folder}/scores/{evaluation.name}.csv"
+        console.print(printable(f"Scores of each case: {path}"), soft_wrap=True)
 
 
 def _print(console: "Console", table: "Table") -> None:
@@ -109,8 +110,8 @@ def _print(console: "Console", table: "Table") -> None:
     from rich.text import Text
 
     shown = RichTable(title=Text(printable(table.title)), title_justify="left", box=None, header_style="bold")
-    for place, heading in enumerate(table.header):
-        shown.add_column(heading, justify="right" if place else "left", overflow="fold")
+    for column, heading in enumerate(table.header):
+        shown.add_column(heading, justify="right" if column else "left", overflow="fold")
     for row in table.rows:
         shown.add_row(*(Text(printable(cell)) for cell in row))
     console.print(shown)

@@ -131,7 +131,7 @@ def _about_system(error: OSError) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is None:
         return f"Expected to write files and standard output, but got: {reason}. Make room, or write elsewhere."
-    return f"Expected to use {error.filename}, but got: {reason}. Make room, mend that, or give another path."
+    return f"Expected to use {error.filename}, but got: {reason}. Make room, fix that, or give another path."
 
 
 def print_json(value: Any) -> None:
@@ -159,8 +159,9 @@ def _about_words(error: CycloptsError) -> str:
         if error.argument.index is None:
             return f"Expected {error.argument.name} with a value, but got none."
         command = error.command_chain[0]  # which one was left out cannot be told, so all are named
-        places = [one.name for one in app[command].assemble_argument_collection() if one.index is not None]
-        usage = " ".join(("adawac", command, *places))
+        arguments = app[command].assemble_argument_collection()
+        names = [argument.name for argument in arguments if argument.index is not None]
+        usage = " ".join(("adawac", command, *names))
         return f"Expected {usage}, but got too few arguments."
     return str(error)
 
@@ -172,7 +173,7 @@ def _help_for(words: Sequence[str]) -> str:
 
 def printable(text: str) -> str:
     """Escape what could steer a terminal: messages quote names from other people's files."""
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+    return "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
 
 
 def plain_console(**options: Any) -> "Console":

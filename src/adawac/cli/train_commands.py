@@ -134,12 +134,11 @@ def models(
     """
     from adawac.models import list_models
 
-    found = list_models(pattern)
-    if not found:
+    networks = list_models(pattern)
+    if not networks:
         raise UnknownNameError(f"Expected a pattern of names, but {pattern!r} matches none. See `adawac models`.")
     if as_json:
-        rows = [{"name": one.name, "parameters": one.parameters, "tap": one.tap, "note": one.note} for one in found]
-        print_json(rows)
+        print_json([vars(network) for network in networks])
         return
     from rich.table import Table
 
@@ -149,8 +148,9 @@ def models(
     table.columns[1].justify = "right"
     for column in table.columns[:3]:
         column.overflow = "fold"
-    for one in found:
-        table.add_row(*(one.name, f"{one.millions:.1f}", one.tap, one.note)[: 4 if wide else 3])
+    for network in networks:
+        size = "" if network.millions is None else f"{network.millions:.1f}"
+        table.add_row(*(network.name, size, network.tap, network.note)[: 4 if wide else 3])
     console.print(table)
 
 
@@ -255,29 +255,29 @@ def demo(
     displays: list[Display] = []
 
     def watch() -> Display:
-        for one in displays:
-            one.close()
+        for display in displays:
+            display.close()
         displays.append(Display(quiet=as_json))
         return displays[-1]
 
     try:
-        found = demonstrate(
+        outcome = demonstrate(
             out, seed=seed, epochs=epochs, watch=watch, note=lambda text: console.print(printable(text), soft_wrap=True)
         )
     finally:
-        for one in displays:
-            one.close()
+        for display in displays:
+            display.close()
     if as_json:
-        print_json(found)
+        print_json(outcome)
         return
     from rich.table import Table
 
     table = Table("method", "mean DSC on the test cases", box=None, header_style="bold")
-    for method, dice in found["dice"].items():
+    for method, dice in outcome["dice"].items():
         table.add_row(method, f"{100 * dice:.1f}")
     console.print(table)
     console.print(
-        f"A large β marks label-dense slices in {found['beta_auc']:.0%} of all pairs of a dense and an empty one. One "
-        "seed is an anecdote: --seed draws another."
+        f"A large β marks label-dense slices in {outcome['beta_auc']:.0%} of all pairs of a dense and an empty one. "
+        "One seed is an anecdote: --seed draws another."
     )
-    console.print(printable(f"The report: {found['report']}"), soft_wrap=True)
+    console.print(printable(f"The report: {outcome['report']}"), soft_wrap=True)

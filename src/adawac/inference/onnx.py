@@ -17,7 +17,7 @@ from adawac.files import beside
 from adawac.inference.model_card import card_of
 from adawac.inference.predictor import Predictor
 from adawac.inference.trained_network import Trained
-from adawac.models.libraries import library, quietly
+from adawac.lazy import library, quietly
 
 #: The largest difference to torch that is accepted, relative to the largest logit where that is above 1.
 TOLERANCE = 1e-4

@@ -32,8 +32,8 @@ from adawac.kernels.tokens import (
     seeds,
     split_heads,
 )
+from adawac.lazy import library
 from adawac.models import transunet
-from adawac.models.libraries import library
 
 _timm_layers: Any = library("timm.layers", "timm")
 _timm_attention: Any = library("timm.models.vision_transformer", "timm")

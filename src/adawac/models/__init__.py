@@ -18,7 +18,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from adawac.models.builder import ModelInfo, build, list_models
-    from adawac.models.libraries import MODELS
+    from adawac.models.networks import MODELS
     from adawac.models.pretrained import LoadReport, load_weights, to_transunet
     from adawac.models.transunet import TransUNet
     from adawac.models.weight_files import WeightsError
@@ -27,7 +27,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "LoadReport": "pretrained:LoadReport",
-        "MODELS": "libraries:MODELS",
+        "MODELS": "networks:MODELS",
         "ModelInfo": "builder:ModelInfo",
         "TransUNet": "transunet:TransUNet",
         "WeightsError": "weight_files:WeightsError",

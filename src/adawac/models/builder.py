@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from adawac.errors import AdawacError, ConfigError, MissingDependencyError, UnknownNameError, near
-from adawac.models.libraries import MODELS, Built
 from adawac.models.networks import (
     FAMILIES,
+    MODELS,
     MONAI_DEFAULTS,
+    Built,
     accepted,
     as_built,
     custom_network,
@@ -86,9 +87,9 @@ def build_untrained(
     for option in options:
         if known is not None and option not in known:
             raise ConfigError(f"Expected an option of {name}, but got {option!r}. Near names: {near(option, known)}.")
-    given = {"num_classes": num_classes, "in_channels": in_channels, "image_size": size}
+    sizes = {"num_classes": num_classes, "in_channels": in_channels, "image_size": size}
     try:
-        return as_built(factory(**accepted(factory, given), **options), name)
+        return as_built(factory(**accepted(factory, sizes), **options), name)
     except AdawacError:
         raise
     except ImportError as error:  # what some of MONAI's networks need besides MONAI
@@ -133,9 +134,10 @@ def _transunet(network: nn.Module, name: str) -> TransUNet:
 def _checked_tap(network: nn.Module, name: str, tap: str) -> str:
     modules = [module for module, _ in network.named_modules() if module]
     if not tap:
+        outer = ", ".join(module for module in modules if "." not in module)
         raise ConfigError(
             f"Expected the name of the submodule that gives {name!r} its latent, but none is known. Set tap= to the "
-            f"deepest part of its encoder: {', '.join(one for one in modules if '.' not in one)}, or one within these."
+            f"deepest part of its encoder: {outer}, or one within these."
         )
     if tap not in modules:
         raise UnknownNameError(
@@ -184,8 +186,7 @@ def list_models(pattern: str | None = None) -> list[ModelInfo]:
         pattern: names to list, as in a shell: `"smp:Unet/*"` gives all of smp's encoders, `"monai:*"` MONAI's networks.
             By default all named networks, each of smp's architectures with its default encoder, and MONAI's networks.
     """
-    names = list(_names()) if pattern is None else [one for one in _all_names() if fnmatch.fnmatchcase(one, pattern)]
-    return [_describe(name) for name in names]
+    return [_describe(name) for name in (_names() if pattern is None else fnmatch.filter(_all_names(), pattern))]
 
 
 def _names() -> Iterator[str]:
@@ -218,7 +219,7 @@ def _on_meta(name: str) -> Built:
     try:
         with torch.device("meta"):
             return build_untrained(name, num_classes=9, in_channels=1, image_size=224)
-    except Exception:  # some read numbers from a tensor; a real fault will come up again
+    except Exception:  # some read numbers from a tensor; a real fault comes up again
         return build_untrained(name, num_classes=9, in_channels=1, image_size=224)
 
 

@@ -3,14 +3,40 @@
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from adawac.errors import ConfigError, UnknownNameError, near
-from adawac.models.libraries import MODELS, Built, Size, library, quietly
+from adawac.lazy import library, quietly
 from adawac.models.transunet import TransUNet
+from adawac.registry import Registry
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A network with random weights, and where things are in it.
+
+    Attributes:
+        network: the network.
+        tap: the submodule that gives its latent; empty where it must be named.
+        encoder: the submodule that an encoder's weights belong to; empty where there is none.
+        imagenet: whose ImageNet weights fit: a file of Google's, or an encoder of smp (`tu-…` for timm's); or empty.
+    """
+
+    network: nn.Module
+    tap: str
+    encoder: str = ""
+    imagenet: str = ""
+
+
+# Factories: each is called with those of num_classes, in_channels and image_size that it has parameters for, and with
+# options. Those of other packages may return a network alone or (network, tap) instead of a `Built`.
+MODELS: Registry[Callable[..., Any]] = Registry("model")
 
 # -- segmentation_models_pytorch, and timm through it ------------------------------------------------------------------
 
@@ -76,7 +102,7 @@ def _check_encoder(name: str) -> None:
         timm = library("timm", "timm")
         if timm.is_model(name[3:].partition(".")[0]):
             return
-        known = [f"tu-{one}" for one in timm.list_models()]
+        known = [f"tu-{model}" for model in timm.list_models()]
     if name not in known:
         raise UnknownNameError(
             f"Expected one of smp's encoders or tu-NAME for one of timm's, but got {name!r}. Near names: "
@@ -135,15 +161,15 @@ def monai_network(name: str, num_classes: int, in_channels: int, image_size: Siz
     nets = library("monai.networks.nets", "adawac[monai]")
     constructor = getattr(nets, name, None)
     if not callable(constructor):
-        known = [one for one in dir(nets) if callable(getattr(nets, one))]
+        known = [attribute for attribute in dir(nets) if callable(getattr(nets, attribute))]
         raise UnknownNameError(f"Expected one of MONAI's networks, but got {name!r}. Near names: {near(name, known)}.")
     defaults, tap = MONAI_DEFAULTS.get(name, ({}, ""))
     options = {**defaults, **options}
-    given = {"spatial_dims": 2, "in_channels": in_channels, "out_channels": num_classes}
+    sizes = {"spatial_dims": 2, "in_channels": in_channels, "out_channels": num_classes}
 
     def construct(size: Size) -> Any:
         with quietly():
-            return constructor(**accepted(constructor, {**given, "img_size": size}, loose=("img_size",)) | options)
+            return constructor(**accepted(constructor, {**sizes, "img_size": size}, loose=("img_size",)) | options)
 
     network = construct(image_size)
     _check_by_trial(construct, f"monai:{name}", in_channels, image_size)
@@ -204,11 +230,11 @@ def as_built(result: Any, name: str) -> Built:
     return Built(network=network, tap=tap or inner, encoder=inner)
 
 
-def accepted(function: Callable[..., Any], given: dict[str, Any], loose: tuple[str, ...] = ()) -> dict[str, Any]:
+def accepted(function: Callable[..., Any], arguments: dict[str, Any], loose: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return those of the arguments that a function takes; with **kwargs all but the loose ones."""
     parameters = inspect.signature(function).parameters
-    anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-    return {name: value for name, value in given.items() if name in parameters or (anything and name not in loose)}
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: value for name, value in arguments.items() if name in parameters or (anything and name not in loose)}
 
 
 def option_names(name: str) -> set[str] | None:

@@ -192,13 +192,13 @@ def place_weights(
     """Load tensors by name, as `load_weights` does from a file; `source` is what messages call them."""
     ours: dict[str, Tensor] = network.state_dict()
     if isinstance(network, TransUNet):
-        layout, found, left_out = _match_transunet(ours, tensors, source)
+        layout, matched, left_out = _match_transunet(ours, tensors, source)
         grid, num_classes = network.encoder.grid, network.num_classes
     else:
-        layout, found, left_out = _match_by_name(ours, tensors, source, encoder)
+        layout, matched, left_out = _match_by_name(ours, tensors, source, encoder)
         grid = None
     fitted, resized = {}, {}
-    for name, tensor in found.items():
+    for name, tensor in matched.items():
         fit = _fit(name, tensor, ours[name], grid)
         if fit is None and _is_head(tensor, ours[name], num_classes):
             left_out.append(name)
@@ -237,7 +237,7 @@ def _match_transunet(ours: Mapping[str, Tensor], tensors: Mapping[str, Tensor], 
     if "transformer.embeddings.position_embeddings" in tensors:
         return "transunet", _convert(ours, tensors, source, transunet_names, transunet_tensor), []
     if "encoder.pos_embed" in tensors:
-        return "network", _convert(ours, tensors, source, lambda name: [name], lambda _, found: found[0]), []
+        return "network", _convert(ours, tensors, source, lambda name: [name], lambda _, parts: parts[0]), []
     if "Transformer/encoder_norm/scale" in tensors:
         heads = [name for name in tensors if name.startswith(_GOOGLE_HEADS)]
         rest = {name: tensor for name, tensor in tensors.items() if name not in heads}
@@ -258,7 +258,7 @@ def _convert(
 ) -> dict[str, Tensor]:
     """Translate each of our tensors; both sides must be used up."""
     needed = {name: names(name) for name in ours}
-    missing = [one for name, theirs in needed.items() if not _optional(name) for one in theirs if one not in tensors]
+    missing = [part for name, theirs in needed.items() if not _optional(name) for part in theirs if part not in tensors]
     if missing:
         raise WeightsError(
             f"Expected all parameters of this network in {source!r}, but it lacks {_some(missing)}. Build the network "
@@ -270,19 +270,19 @@ def _convert(
             f"Expected the parameters of this network in {source!r}, but it has others: {_some(sorted(unknown))}. "
             "Build the network that it was made for (same name and options), or take another file."
         )
-    found = {}
+    converted = {}
     for name, theirs in needed.items():
-        parts = [tensors[one] for one in theirs if one in tensors]
+        parts = [tensors[part] for part in theirs if part in tensors]
         try:
             if parts:
-                found[name] = convert(name, parts)
+                converted[name] = convert(name, parts)
         except (RuntimeError, IndexError) as error:  # of another number of dimensions, or of sizes that do not match
             shapes = ", ".join(str(tuple(part.shape)) for part in parts)
             raise WeightsError(
                 f"Expected {_some(theirs)} in {source!r} to make {tuple(ours[name].shape)}, but got {shapes}. The file "
                 "is damaged or belongs to another network. Take another one."
             ) from error
-    return found
+    return converted
 
 
 def _match_by_name(ours: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: str, encoder: str) -> Match:
@@ -293,14 +293,14 @@ def _match_by_name(ours: Mapping[str, Tensor], tensors: Mapping[str, Tensor], so
     for layout, part in parts.items():
         for prefix in _PREFIXES:
             theirs = {_plain(name.removeprefix(prefix)): name for name in tensors if name.startswith(prefix)}
-            place = {name: theirs.get(_plain(name.removeprefix(part))) for name in ours if name.startswith(part)}
-            lacking = [name for name, found in place.items() if found is None and not _optional(name)]
-            if place and not lacking:
-                used = {name: found for name, found in place.items() if found is not None}
+            match = {name: theirs.get(_plain(name.removeprefix(part))) for name in ours if name.startswith(part)}
+            lacking = [name for name, original in match.items() if original is None and not _optional(name)]
+            if match and not lacking:
+                used = {name: original for name, original in match.items() if original is not None}
                 left_out = [name for name in tensors if name not in used.values()]
-                between = _between([_plain(name.removeprefix(part)) for name in place], theirs)
+                between = _between([_plain(name.removeprefix(part)) for name in match], theirs)
                 if not between:
-                    return layout, {name: tensors[found] for name, found in used.items()}, left_out
+                    return layout, {name: tensors[original] for name, original in used.items()}, left_out
                 skipped = skipped or between
             missing = min(missing, lacking or list(ours), key=len)
     if skipped:
@@ -322,21 +322,21 @@ def _between(ours: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
     """
     rows: dict[tuple[str, ...], set[str]] = {}  # the kinds of layers in each part of our network, and where it ends
     ends: dict[tuple[str, ...], int] = {}
-    for place, name in enumerate(ours):
+    for position, name in enumerate(ours):
         words = name.split(".")
         for depth, word in enumerate(words):
             rows.setdefault(tuple(words[:depth]), set()).add(word.rstrip(digits))
-            ends[tuple(words[:depth])] = place
+            ends[tuple(words[:depth])] = position
     known = set(ours)
-    found = []
+    skipped = []
     for name, original in theirs.items():
         words = name.split(".")
         depth = max(depth for depth in range(len(words)) if tuple(words[:depth]) in ends)
         part, layer = tuple(words[:depth]), words[depth]
         numbered = layer != layer.rstrip(digits) and layer.rstrip(digits) in rows[part]
         if name not in known and numbered and ends[part] < len(ours) - 1:
-            found.append(original)
-    return found
+            skipped.append(original)
+    return skipped
 
 
 def _strip(tensors: Mapping[str, Tensor], anchors: Iterable[str]) -> dict[str, Tensor]:
@@ -345,7 +345,7 @@ def _strip(tensors: Mapping[str, Tensor], anchors: Iterable[str]) -> dict[str, T
         for name in tensors:
             if name.endswith(anchor):
                 prefix = name.removesuffix(anchor)
-                return {one.removeprefix(prefix): tensor for one, tensor in tensors.items()}
+                return {full.removeprefix(prefix): tensor for full, tensor in tensors.items()}
     return dict(tensors)
 
 

@@ -15,9 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adawac.errors import ConfigError, ShapeError
-from adawac.models.libraries import library
-
-__all__ = ["TransUNet"]
+from adawac.lazy import library
 
 PATCH = 16  # the encoder's stride, with and without the CNN
 
@@ -294,7 +292,7 @@ def _transformer_block(embed_dim: int, num_heads: int, mlp_ratio: float, dropout
 
 
 def _norms_keep_autocast_precision(module: nn.Module) -> None:
-    norms: list[Any] = [one for one in module.modules() if hasattr(one, "_fast_norm")]
+    norms: list[Any] = [part for part in module.modules() if hasattr(part, "_fast_norm")]
     for norm in norms:
         norm._fast_norm = True  # timm's switch; it has no public one for a single module
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from adawac.errors import AdawacError, ConfigError, MissingFileError
 from adawac.files import beside
-from adawac.models.libraries import library, quietly
+from adawac.lazy import library, quietly
 
 # Where training codes keep the state dict within a checkpoint.
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "network_weights", "net", "network")
@@ -152,16 +152,16 @@ def offline_weights(whose: str) -> dict[str, Tensor]:
 def _repository(encoder: str) -> tuple[str, str | None]:
     """Return the repository on Hugging Face's hub with an encoder's weights, and its revision."""
     if encoder.startswith("tu-"):
-        found = library("timm", "timm").models.get_pretrained_cfg(encoder.removeprefix("tu-"))
-        if found is None or not found.hf_hub_id:
+        settings = library("timm", "timm").models.get_pretrained_cfg(encoder.removeprefix("tu-"))
+        if settings is None or not settings.hf_hub_id:
             raise ConfigError(
                 f"Expected an encoder that has ImageNet weights, but timm knows none for {encoder!r}. "
                 "Choose another one, or give a file as pretrained=FILE."
             )
-        return found.hf_hub_id, None
+        return settings.hf_hub_id, None
     smp = library("segmentation_models_pytorch", "segmentation-models-pytorch")
-    settings = smp.encoders.encoders[encoder]["pretrained_settings"]
-    chosen = settings.get("imagenet") or next(iter(settings.values()))  # a few were pretrained on more than ImageNet
+    choices = smp.encoders.encoders[encoder]["pretrained_settings"]
+    chosen = choices.get("imagenet") or next(iter(choices.values()))  # a few were pretrained on more than ImageNet
     return chosen["repo_id"], chosen["revision"]
 
 

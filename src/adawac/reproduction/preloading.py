@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from adawac.models.libraries import quietly
+from adawac.lazy import quietly
 
 _NEEDED = (
     "adawac.reproduction.worker",
