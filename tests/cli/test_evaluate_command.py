@@ -191,7 +191,7 @@ def test_a_store_that_is_gone(tmp_path, capsys):
     own = make_run(tmp_path / "run", store).folder
     shutil.move(tmp_path / "store", tmp_path / "moved")
     before = files(own)
-    refuse([own], r"store is not there any more\. Say where it is now with --data", capsys)
+    refuse([own], r"store no longer exists\. Give its new path with --data", capsys)
     refuse([own, "--data", tmp_path / "nowhere"], r"nowhere is not there\. Correct the path", capsys)
     assert files(own) == before
     assert run(["evaluate", str(own), "--data", str(tmp_path / "moved"), "--workers", "0", "--gallery", "0"]) == 0
@@ -203,7 +203,7 @@ def test_runs_that_cannot_be_evaluated(outcome_run, outcomes, tmp_path, capsys):
     bare = make_run(tmp_path / "bare", outcomes, checkpoints=())
     refuse([bare.folder], r"checkpoints: there is none", capsys)
     drawn = example_run(tmp_path / "example")
-    refuse([drawn.folder], r"names none\. Give it: --data", capsys)
+    refuse([drawn.folder], r"names none\. Give --data", capsys)
     refuse([outcome_run.folder, "--device", "cuda:77"], r"Use auto, cpu or cuda", capsys)
 
 
@@ -231,7 +231,7 @@ def test_tables_that_cannot_be_written(outcome_run, tmp_path, capsys):
     before = files(outcome_run.folder)
     (tmp_path / "file").write_text("")
     refuse([outcome_run.folder, "--out", tmp_path / "table.docx"], r"ends in \.csv, \.json, \.md, \.tex", capsys)
-    refuse([outcome_run.folder, "--out", tmp_path / "file" / "table.md"], r"no folder that can be written to", capsys)
+    refuse([outcome_run.folder, "--out", tmp_path / "file" / "table.md"], r"is not a writable folder", capsys)
     folder = tmp_path / "folder.md"
     folder.mkdir()
     refuse([outcome_run.folder, "--out", folder], r"is a folder", capsys)

@@ -34,7 +34,7 @@ def test_runs_of_two_data_sets_are_no_seeds_and_share_no_patients(tmp_path):
     *_, seeds, last = to_tables(found)
     assert last.title == "baseline, there minus adawac, there"
     (note,) = seeds.notes
-    assert note.startswith("Tested on several data sets (here, there): differences are between runs of one data set")
+    assert note.startswith("Tested on several data sets (here, there)")
 
 
 def test_scores_say_which_data_set_they_are_of(tmp_path):
@@ -213,4 +213,4 @@ def test_differences_say_where_the_seeds_are_not_the_same(tmp_path):
     *_, whole = to_tables(evaluate(runs, workers=0, gallery=0))
     assert [note for note in whole.notes if "seeds" in note] == []
     *_, part = to_tables(evaluate(runs[:3], workers=0, gallery=0))
-    assert part.notes[-1].startswith("Not the same seeds (baseline: 1, 2; adawac: 1): the difference is one of seeds")
+    assert part.notes[-1].startswith("Not the same seeds (baseline: 1, 2; adawac: 1)")

@@ -14,9 +14,8 @@ import adawac
 from adawac.errors import ConfigError, DataError, RunError, UnknownNameError
 from adawac.evaluation import evaluate
 from adawac.evaluation.case_scores import Rules, score_case
-from adawac.evaluation.evaluation_record import plain
+from adawac.evaluation.evaluation_record import SliceScores, plain
 from adawac.evaluation.scorers import Scorers, default_workers
-from adawac.evaluation.slice_scores import Slices, summarise_slices
 from adawac.evaluation.tables import to_tables
 from adawac.inference.predictor import Predictor
 from adawac.metrics import dice, score_volume
@@ -178,7 +177,7 @@ def test_falsely_found_areas_are_in_square_millimetres(tmp_path):
 
 def test_a_single_pixel_is_found_falsely():
     counts = np.array([[0, 1], [0, 0], [0, 3]])
-    slices = Slices(
+    slices = SliceScores(
         id=np.array(["a/0", "a/1", "a/2"]),
         case=np.array(["a", "a", "a"]),
         sparse=np.array([True, True, False]),
@@ -188,8 +187,8 @@ def test_a_single_pixel_is_found_falsely():
         area=np.array([0.5, 4.0, 1.0]),
         class_names=("background", "organ"),
     )
-    for one in summarise_slices(slices):
-        assert (one.sparse_slices, one.sparse_found, one.sparse_area) == (2, 1, 0.25)
+    for summary in slices.summarise():
+        assert (summary.sparse_slices, summary.sparse_found, summary.sparse_area) == (2, 1, 0.25)
     assert slices.values(1) == {"dense_dice": 1.0, "sparse_found": 0.5, "sparse_area": 0.25}
 
 
@@ -301,7 +300,7 @@ def test_a_part_without_any_label_is_refused_with_the_others(tmp_path):
     blank = np.zeros((2, 8, 8), dtype=np.uint8)
     drawn = training_cases() | {"unknown": DrawnCase(prediction=blank, label=None, patient="u")}
     run = make_run(tmp_path / "run", make_store(tmp_path / "store", drawn))
-    with pytest.raises(DataError, match=r"none has a label.*\(--split-part train\); train with --split stratified"):
+    with pytest.raises(DataError, match=r"none has a label.*\(--split-part train\); or train with --split stratified"):
         evaluate(run, workers=0, gallery=0)
 
 
@@ -361,8 +360,11 @@ def test_small_data_needs_no_processes():
 
 
 def test_workers_do_without_torch():
-    code = "import sys, adawac.evaluation.scorer_process; print('torch' in sys.modules, 'scipy.spatial' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = (
+        "import sys; from adawac.evaluation.scorers import main; main(); "
+        "print('torch' in sys.modules, 'scipy.spatial' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], input="", capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["False", "True"]
 
 

@@ -202,7 +202,7 @@ def test_scores_are_points_of_patients_for_each_class_and_run(runs: list[Run], t
 def test_scores_of_two_data_sets_are_not_drawn_as_if_patients_were_the_same(runs: list[Run], tmp_path) -> None:
     one, two = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
     write_scores(two.folder, "test-strict", [replace(score, dataset="there") for score in two.scores("test-strict")])
-    with pytest.raises(ConfigError, match=r"one data set, but got example and there\. Draw a figure of each by itself"):
+    with pytest.raises(ConfigError, match=r"one data set, but got example and there\. Draw a figure of each"):
         compose("scores", [one, two])
 
 

@@ -174,7 +174,7 @@ def take_only(monkeypatch, way):
     if way == "looking around":
         monkeypatch.setattr(surfaces, "_REACH", 20)
         monkeypatch.setattr(surfaces, "_BLOCK", 7)
-        monkeypatch.setattr(surfaces, "_LOOKS_PER_QUESTION", math.inf)
+        monkeypatch.setattr(surfaces, "_LOOKS_PER_QUERY", math.inf)
         monkeypatch.setattr(surfaces, "_far_distances", unused)
         return
     monkeypatch.setattr(surfaces, "_REACH", 0)

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from adawac.report.atlas import late_epochs, late_mean
-from adawac.report.suspects import KINDS, examine_samples, find_suspects
+from adawac.report.suspects import KINDS, examine_samples, find_suspects, late_epochs, late_mean
 
 EPOCHS = np.arange(1, 31)
 

@@ -22,9 +22,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from adawac.config import ViewConfig
 from adawac.data.resample import Ragged
 from adawac.data.store import Samples
-from adawac.data.views import ViewBatch, ViewConfig, Word, make_views, random_order, sample_keys
+from adawac.data.views import ViewBatch, Word, make_views, random_order, sample_keys
 from adawac.errors import ConfigError, DataError
 
 # A reader lets go of the memory maps after this many bytes; else every page that it ever touched counts as its memory.

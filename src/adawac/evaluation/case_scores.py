@@ -1,4 +1,4 @@
-"""One case: the prediction of its slices in, scores of the native volume out. No torch here: workers run it."""
+"""One case: the prediction of its slices in, scores of the native volume out. No torch here: `scorers` runs it."""
 
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from adawac.data.store import CaseInfo, Store
 from adawac.metrics import ClassScore, score_volume
-from adawac.metrics.surfaces import count_voxels
+from adawac.metrics.surfaces import Array, count_voxels
 
-Array = npt.NDArray[Any]
 DistanceUnit = Literal["mm", "voxel"]
 
 
@@ -33,11 +31,11 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CaseResult:
-    """What was found in one case.
+    """The scores of one case.
 
     Attributes:
         rows: One for each class but background.
-        pred, truth, both: (slices, K) pixels of each class; background counts nothing.
+        pred, truth, both: (slices, K) pixels of each class; background is not counted.
     """
 
     rows: list[ClassScore]
@@ -52,7 +50,7 @@ class CaseResult:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "CaseResult":
-        """Build from what `to_dict` gave."""
+        """Build from the values of `to_dict`."""
         counts = {name: np.array(data[name], dtype=np.int64) for name in ("pred", "truth", "both")}
         return cls(rows=[ClassScore(**row) for row in data["rows"]], **counts)
 
@@ -60,8 +58,8 @@ class CaseResult:
 def score_case(store: Path | str, case: str, prediction: Array, rules: Rules) -> CaseResult:
     """Score the predicted label map of a case.
 
-    Distances are measured on the native volume: where the store was prepared with another spacing, on the source's own
-    grid, else on the stored one, which then has the same voxels.
+    Distances are measured on the native volume: on the source's grid if the store was resampled to another spacing,
+    else on the stored grid, which then has the same voxels.
 
     Args:
         store: Folder of the store.
@@ -71,7 +69,7 @@ def score_case(store: Path | str, case: str, prediction: Array, rules: Rules) ->
     """
     opened = _open(str(store))
     _, label = opened.stack(case)
-    assert label is not None  # cases without one are not asked for
+    assert label is not None  # only labelled cases are scored
     pred, truth, spacing = _native(opened, case, prediction, label)
     rows = score_volume(
         pred,
@@ -87,14 +85,14 @@ def score_case(store: Path | str, case: str, prediction: Array, rules: Rules) ->
 
 
 def knows_spacing(info: CaseInfo) -> bool:
-    """Say whether a case has a voxel size; formats that lose the geometry have none."""
+    """Return whether a case has a voxel size; some formats lose it."""
     return info.native_affine is not None
 
 
 def pixel_size(store: Store, case: str) -> tuple[float, float]:
-    """Return height and width of a pixel of a case's slices, in mm; ones where they are not known."""
+    """Return height and width of a pixel of a case's slices, in mm; 1 where they are unknown."""
     spacing = store.case_info(case).spacing
-    height, width = (one for axis, one in enumerate(spacing) if axis != store.preprocessing.axis)
+    height, width = (length for axis, length in enumerate(spacing) if axis != store.preprocessing.axis)
     return height, width
 
 

@@ -14,20 +14,7 @@ from adawac.evaluation.evaluation_record import Evaluation, plain
 from adawac.evaluation.statistics import Difference, by_patient, paired_difference
 from adawac.runs import Run
 
-__all__ = [
-    "Comparison",
-    "Seeds",
-    "by_configuration",
-    "check_units",
-    "compare",
-    "differently_tested",
-    "known_seeds",
-    "over_seeds",
-    "repeated_seeds",
-    "to_dict",
-]
-
-# A store may be anywhere, but another data set, or one prepared otherwise, is no other seed.
+# A store may be anywhere, but a run on another data set, or on one preprocessed differently, is not another seed.
 _OF_STORE = ("dataset", "class_names", "channels", "preprocessing")
 
 
@@ -71,21 +58,21 @@ class Comparison:
 
 
 def by_configuration(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
-    """Return the evaluations of each configuration, which its runs share but for the seed, by the name for tables."""
+    """Return the evaluations of each configuration, whose runs differ in the seed alone, by the name for tables."""
     groups: dict[str, list[Evaluation]] = {}
-    for one in evaluations:
-        groups.setdefault(_key(one), []).append(one)
-    return dict(zip(_names([own[0].run for own in groups.values()]), groups.values(), strict=True))
+    for evaluation in evaluations:
+        groups.setdefault(_key(evaluation), []).append(evaluation)
+    return dict(zip(_names([group[0].run for group in groups.values()]), groups.values(), strict=True))
 
 
 def over_seeds(evaluations: Sequence[Evaluation]) -> list[Seeds]:
     """Return mean and standard deviation over seeds, for each configuration, metric and class."""
-    found = []
-    for name, own in by_configuration(evaluations).items():
-        for metric, summaries in own[0].summaries.items():
-            for place, summary in enumerate(summaries):
-                means = np.array([one.summaries[metric][place].mean for one in own])
-                found.append(
+    rows = []
+    for name, seeds in by_configuration(evaluations).items():
+        for metric, summaries in seeds[0].summaries.items():
+            for index, summary in enumerate(summaries):
+                means = np.array([seed.summaries[metric][index].mean for seed in seeds])
+                rows.append(
                     Seeds(
                         configuration=name,
                         metric=metric,
@@ -96,49 +83,45 @@ def over_seeds(evaluations: Sequence[Evaluation]) -> list[Seeds]:
                         num_seeds=len(means),
                     )
                 )
-    return found
+    return rows
 
 
 def compare(evaluations: Sequence[Evaluation]) -> list[Comparison]:
     """Compare every configuration with the first one of its data set, for each metric and class that both have.
 
-    Patients of two data sets may have the same name and are two all the same: those are not compared.
+    Runs on two data sets are not compared: patients with the same name are different people.
     """
-    check_units({str(one.run.folder): one.unit for one in evaluations})
+    check_units({str(evaluation.run.folder): evaluation.unit for evaluation in evaluations})
     datasets: dict[str, dict[str, list[Evaluation]]] = {}
-    for name, own in by_configuration(evaluations).items():
-        datasets.setdefault(own[0].dataset, {})[name] = own
-    return [one for configurations in datasets.values() for one in _compare(configurations)]
+    for name, seeds in by_configuration(evaluations).items():
+        datasets.setdefault(seeds[0].dataset, {})[name] = seeds
+    return [comparison for configurations in datasets.values() for comparison in _compare(configurations)]
 
 
 def _compare(configurations: Mapping[str, list[Evaluation]]) -> list[Comparison]:
     """Compare the configurations of one data set with the first of them."""
     (first, reference), *others = configurations.items()
-    found = []
-    for second, own in others:
+    comparisons = []
+    for second, seeds in others:
         for metric, summaries in reference[0].summaries.items():
-            if any(metric not in one.metrics for one in own):
+            if any(metric not in seed.metrics for seed in seeds):
                 continue
-            there = {(one.label, one.class_name) for one in own[0].summaries[metric]}
-            for label, name in [(one.label, one.class_name) for one in summaries]:
-                if (label, name) not in there:
-                    continue
-                difference = paired_difference(_patients(reference, metric, label), _patients(own, metric, label))
-                found.append(
-                    Comparison(
-                        first=first, second=second, metric=metric, label=label, class_name=name, difference=difference
-                    )
-                )
-    return found
+            known = {(summary.label, summary.class_name) for summary in seeds[0].summaries[metric]}
+            for label, name in [(summary.label, summary.class_name) for summary in summaries]:
+                if (label, name) in known:
+                    difference = paired_difference(_patients(reference, metric, label), _patients(seeds, metric, label))
+                    names = {"first": first, "second": second, "metric": metric, "class_name": name}
+                    comparisons.append(Comparison(**names, label=label, difference=difference))
+    return comparisons
 
 
 def to_dict(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     """Return everything that the tables show as plain values for JSON."""
     several = len(evaluations) > 1
     return {
-        "evaluations": [one.to_dict() for one in evaluations],
-        "seeds": plain([asdict(one) for one in over_seeds(evaluations)]) if several else [],
-        "comparisons": plain([asdict(one) for one in compare(evaluations)]) if several else [],
+        "evaluations": [evaluation.to_dict() for evaluation in evaluations],
+        "seeds": plain([asdict(seeds) for seeds in over_seeds(evaluations)]) if several else [],
+        "comparisons": plain([asdict(comparison) for comparison in compare(evaluations)]) if several else [],
     }
 
 
@@ -153,7 +136,7 @@ def check_units(units: Mapping[str, str]) -> None:
         if unit != usual:
             raise ConfigError(
                 f"Expected runs whose distances have one unit, but those of {first} are in {usual} and those of "
-                f"{run} in {unit}, as a rule because a store has lost its voxel size. Measure all in voxels "
+                f"{run} in {unit}, probably because a store has lost its voxel size. Measure all in voxels "
                 "(--spacing voxel), or evaluate these runs one at a time."
             )
 
@@ -161,31 +144,30 @@ def check_units(units: Mapping[str, str]) -> None:
 def differently_tested(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the configurations whose seeds were not tested on the same cases, as where the seed draws the split."""
     tested = {
-        name: {frozenset((score.patient, score.case) for score in one.scores) for one in own}
-        for name, own in by_configuration(evaluations).items()
+        name: {frozenset((score.patient, score.case) for score in seed.scores) for seed in seeds}
+        for name, seeds in by_configuration(evaluations).items()
     }
     return [name for name, cases in tested.items() if len(cases) > 1]
 
 
 def known_seeds(evaluations: Sequence[Evaluation]) -> dict[str, list[int]]:
-    """Return the seeds of each configuration's runs, as far as these say: other loops may note none."""
-    seeds = {name: [one.run.settings.get("seed") for one in own] for name, own in by_configuration(evaluations).items()}
-    return {name: [one for one in own if one is not None] for name, own in seeds.items()}
+    """Return the seeds of each configuration's runs, as far as these are recorded: other loops may not do so."""
+    return {
+        name: [seed for evaluation in group if (seed := evaluation.run.settings.get("seed")) is not None]
+        for name, group in by_configuration(evaluations).items()
+    }
 
 
 def repeated_seeds(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the configurations of which several runs have the same seed, as a copied run has: these count twice."""
-    return [name for name, own in known_seeds(evaluations).items() if len(set(own)) < len(own)]
+    return [name for name, seeds in known_seeds(evaluations).items() if len(set(seeds)) < len(seeds)]
 
 
 def _patients(evaluations: Sequence[Evaluation], metric: str, label: int | None) -> dict[str, float]:
     """Return each patient's mean over seeds; a patient must be in all of them."""
-    seeds = [by_patient(one.scores, metric, label) for one in evaluations]
-    return {
-        patient: float(np.mean([own[patient] for own in seeds]))
-        for patient in seeds[0]
-        if all(patient in own for own in seeds)
-    }
+    seeds = [by_patient(evaluation.scores, metric, label) for evaluation in evaluations]
+    shared = [patient for patient in seeds[0] if all(patient in seed for seed in seeds)]
+    return {patient: float(np.mean([seed[patient] for seed in seeds])) for patient in shared}
 
 
 def _key(evaluation: Evaluation) -> str:
@@ -196,19 +178,19 @@ def _key(evaluation: Evaluation) -> str:
 
 
 def _precision(run: Run) -> str | None:
-    """Return what a run computed in, where it says so: other loops may not."""
+    """Return what a run computed in, where that is recorded: other loops may not do so."""
     hardware = run.settings.get("hardware")
     return hardware.get("precision") if isinstance(hardware, dict) else None
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each configuration: the method, and of the rest what differs; with the folder if need be."""
-    summaries = [{**run.summary, "dataset": run.data.get("dataset"), "precision": _precision(run)} for run in runs]
-    told = ("preset", "model", "subset", "dataset", "precision")
-    rest = [name for name in told if len({str(one.get(name)) for one in summaries}) > 1]
-    words = [[str(one[name]) for name in ("method", *rest) if one.get(name)] for one in summaries]
-    names = [", ".join(own) or "run" for own in words]
-    for where in ([run.folder.name for run in runs], [str(run.folder) for run in runs]):
+    """Return a name for each configuration: the method, and whatever differs; with the folder if need be."""
+    facts = [{**run.summary, "dataset": run.data.get("dataset"), "precision": _precision(run)} for run in runs]
+    keys = ("preset", "model", "subset", "dataset", "precision")
+    differing = [key for key in keys if len({str(fact.get(key)) for fact in facts}) > 1]
+    words = [[str(fact[key]) for key in ("method", *differing) if fact.get(key)] for fact in facts]
+    names = [", ".join(parts) or "run" for parts in words]
+    for folders in ([run.folder.name for run in runs], [str(run.folder) for run in runs]):
         if len(set(names)) < len(names):
-            names = [f"{name} [{folder}]" for name, folder in zip(names, where, strict=True)]
+            names = [f"{name} [{folder}]" for name, folder in zip(names, folders, strict=True)]
     return names

@@ -1,4 +1,4 @@
-"""`evaluate`: the networks of runs on the cases that they were not trained on, and what that scores."""
+"""`evaluate`: predict the cases that runs were not trained on, and score the predictions."""
 
 import logging
 import sys
@@ -13,11 +13,10 @@ import numpy as np
 from adawac.errors import ConfigError, RunError
 from adawac.evaluation.case_scores import CaseResult, DistanceUnit, pixel_size
 from adawac.evaluation.comparison import check_units
-from adawac.evaluation.evaluation_record import DISTANCES, METRICS, Evaluation
+from adawac.evaluation.evaluation_record import CASE_METRICS, DISTANCES, Evaluation, SliceScores, join_slices
 from adawac.evaluation.gallery import Galleries
 from adawac.evaluation.plan import Plan, checked_metrics, plan_run
 from adawac.evaluation.scorers import Scorers, default_workers
-from adawac.evaluation.slice_scores import Slices, join_slices
 from adawac.evaluation.statistics import OUTCOMES
 from adawac.files import explained
 from adawac.runs import Run, Score, Slice, write_gallery, write_scores
@@ -46,7 +45,7 @@ def evaluate(
     gallery: int = 100,
     progress: bool | None = None,
 ) -> list[Evaluation]:
-    """Score runs on cases that they were not trained on, and leave the scores and slices to look at in their folders.
+    """Score runs on cases that they were not trained on, and write the scores and a gallery of slices to their folders.
 
     Nothing is written before everything is computed.
 
@@ -56,17 +55,17 @@ def evaluate(
         part: Part of the runs' split.
         checkpoint: Which weights; by default what a run's configuration selects.
         convention: What empty masks score: `strict`, `adawac`, `transunet` or `nan`.
-        metrics: What summaries and tables show, of `evaluation_record.METRICS`; the scores have all of them.
+        metrics: What summaries and tables show, of `evaluation_record.CASE_METRICS`; the scores have all of them.
         spacing: Measure distances in `mm` or in voxels (`voxel`). By default mm, but voxels for the conventions of the
             paper's tables and for data that has lost its voxel size.
         tolerance: How far a surface may be off for `surface_dice`, in that unit.
-        tta: Average the probabilities over flipped images, too: four passes instead of one.
+        tta: Also average the probabilities over flipped images: four passes instead of one.
         device: `auto`, `cpu`, `cuda`, …
         precision: Of the network: `fp32`, on a GPU without TF32's rounding, or `bf16`. `predict` has the same rule: its
             label maps are what is scored here.
         batch_size: Slices at a time; by default what suits the device.
         workers: Processes that score; 0 scores in this one. The results are the same.
-        gallery: The most slices to keep for looking at, for each of two galleries; 0 keeps none.
+        gallery: The most slices in each of the two galleries; 0 writes none.
         progress: Show a progress bar on stderr; by default where that is a terminal.
 
     Returns:
@@ -82,7 +81,7 @@ def evaluate(
     stores: dict[Path, Any] = {}
     plans = [
         plan_run(
-            one if isinstance(one, Run) else Run(one),
+            folder if isinstance(folder, Run) else Run(folder),
             stores=stores,
             data=None if data is None else Path(data),
             part=part,
@@ -92,7 +91,7 @@ def evaluate(
             tolerance=tolerance,
             tta=tta,
         )
-        for one in folders
+        for folder in folders
     ]
     _check_together(plans)
     count = sum(len(plan.cases) for plan in plans)
@@ -114,7 +113,7 @@ def evaluate(
 
 
 def _check_together(plans: Sequence[Plan]) -> None:
-    """Refuse runs that cannot stand in one table: one that would count twice as a seed, and two units."""
+    """Refuse runs that do not fit one table: the same run twice, which would count as two seeds, and two units."""
     seen: set[Path] = set()
     for plan in plans:
         folder = plan.run.folder.resolve()
@@ -140,7 +139,7 @@ def _evaluate(
     results = {case: future.result() for case, future in waiting}
     evaluation = _assemble(plan, results, metrics)
     galleries.add_evaluated(evaluation)
-    return evaluation, galleries.found
+    return evaluation, galleries.slices
 
 
 def _assemble(plan: Plan, results: dict[str, CaseResult], metrics: tuple[str, ...]) -> Evaluation:
@@ -160,10 +159,10 @@ def _assemble(plan: Plan, results: dict[str, CaseResult], metrics: tuple[str, ..
     )
 
 
-def _slices(plan: Plan, case: str, result: CaseResult) -> Slices:
+def _slices(plan: Plan, case: str, result: CaseResult) -> SliceScores:
     rows = plan.rows[case]
     area = float(np.prod(pixel_size(plan.store, case))) if plan.rules.unit == "mm" else 1.0
-    return Slices(
+    return SliceScores(
         id=plan.table.id[rows],
         case=plan.table.case[rows],
         sparse=plan.table.label_sparse[rows],
@@ -175,13 +174,13 @@ def _slices(plan: Plan, case: str, result: CaseResult) -> Slices:
     )
 
 
-def _scores(plan: Plan, case: str, result: CaseResult, slices: Slices) -> Iterator[Score]:
+def _scores(plan: Plan, case: str, result: CaseResult, slices: SliceScores) -> Iterator[Score]:
     first = plan.rows[case][0]
-    own = slices.of_case(case)
+    of_case = slices.of_case(case)
     for row in result.rows:
-        values = {name: float(getattr(row, name)) for name in METRICS}
+        values = {name: float(getattr(row, name)) for name in CASE_METRICS}
         values |= {name: float(row.outcome == name) for name in OUTCOMES}
-        values |= own.values(row.label)
+        values |= of_case.values(row.label)
         for metric, value in values.items():
             yield Score(
                 patient=str(plan.table.patient[first]),
@@ -209,7 +208,7 @@ def _write(plan: Plan, evaluation: Evaluation, galleries: dict[str, list[Slice]]
 
 @contextmanager
 def _progress(total: int, show: bool | None) -> Iterator[Any]:
-    """Yield what is to be called after each case."""
+    """Yield a function to call after each case."""
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda: None
         return

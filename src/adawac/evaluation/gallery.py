@@ -1,31 +1,27 @@
-"""Slices worth looking at: the telling ones of evaluated cases; of the training slices a spread, and the suspects."""
+"""Slices worth looking at: the most telling ones of evaluated cases, and a spread of training slices with suspects."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from adawac.data.store import Store
 from adawac.evaluation.case_scores import pixel_size
-from adawac.evaluation.evaluation_record import Evaluation
+from adawac.evaluation.evaluation_record import Evaluation, SliceScores
 from adawac.evaluation.plan import Plan
-from adawac.evaluation.slice_scores import Slices
+from adawac.metrics.surfaces import Array
 from adawac.runs import Run, Slice
 
 if TYPE_CHECKING:
     from adawac.inference.predictor import Predictor
 
-__all__ = ["Galleries", "telling_slices", "training_slices"]
-
-Array = npt.NDArray[Any]
-
 _PER_RANK = 3  # cases at each end and in the middle
-_SUSPECTS = 5  # every so manieth training slice is a suspect of one kind
+_SUSPECTS = 5  # one in so many training slices is a suspect of one kind
 
 
 class Galleries:
-    """Collects the galleries of one evaluation; `found` has the slices by the gallery's name.
+    """Collects the galleries of one evaluation; `slices` has them by the gallery's name.
 
     Args:
         plan: What is evaluated.
@@ -35,7 +31,7 @@ class Galleries:
 
     def __init__(self, plan: Plan, predictor: "Predictor", count: int):
         self._plan, self._predictor, self._count = plan, predictor, count
-        self.found: dict[str, list[Slice]] = {}
+        self.slices: dict[str, list[Slice]] = {}
 
     def add_training(self) -> None:
         """Predict a spread of training slices and the suspects among them."""
@@ -49,19 +45,17 @@ class Galleries:
 
     def _add(self, part: str, ids: Sequence[str]) -> None:
         table = self._plan.store.table
-        row_of = {one: row for row, one in enumerate(table.id.tolist())}
-        rows = [row_of[one] for one in ids if one in row_of]  # the store may have lost a sample since
+        row_of = {sample: row for row, sample in enumerate(table.id.tolist())}
+        rows = [row_of[sample] for sample in ids if sample in row_of]  # the store may have lost a sample since
         if not rows:
             return
         where = [(str(table.case[row]), int(table.position[row])) for row in rows]
-        predictions = self._predictor.predict(self._plan.store.read(*one)[0][None] for one in where)
-        made = [
-            _slice(self._plan.store, str(table.id[row]), *one, prediction[0])
-            for row, one, prediction in zip(rows, where, predictions, strict=True)
-        ]
-        name = f"{part}-{self._plan.gallery}"
-        there = {one.id for one in self.found.get(name, [])}  # evaluated on the training cases: one gallery
-        self.found.setdefault(name, []).extend(one for one in made if one.id not in there)
+        predictions = self._predictor.predict(self._plan.store.read(*slot)[0][None] for slot in where)
+        gallery = self.slices.setdefault(f"{part}-{self._plan.gallery}", [])
+        known = {shown.id for shown in gallery}  # evaluated on the training cases: both share a gallery
+        for row, slot, prediction in zip(rows, where, predictions, strict=True):
+            if table.id[row] not in known:
+                gallery.append(_slice(self._plan.store, str(table.id[row]), *slot, prediction[0]))
 
 
 def telling_slices(evaluation: Evaluation) -> list[str]:
@@ -71,14 +65,14 @@ def telling_slices(evaluation: Evaluation) -> list[str]:
     label-sparse slice with the most falsely found, if any.
     """
     slices = evaluation.slices
-    ranked = sorted(_case_dice(evaluation).items(), key=lambda one: (one[1], one[0]))
+    ranked = sorted(_case_dice(evaluation).items(), key=lambda item: (item[1], item[0]))
     cases = [case for case, _ in ranked]
     middle = len(cases) // 2
     order: list[str] = []
     for step in range(_PER_RANK):
-        places = (step, len(cases) - 1 - step, middle + (-1) ** step * ((step + 1) // 2))
-        order += [cases[place] for place in places if 0 <= place < len(cases)]
-    return list(dict.fromkeys(one for case in dict.fromkeys(order) for one in _of_case(slices.of_case(case))))
+        ranks = (step, len(cases) - 1 - step, middle + (-1) ** step * ((step + 1) // 2))
+        order += [cases[rank] for rank in ranks if 0 <= rank < len(cases)]
+    return list(dict.fromkeys(sample for case in dict.fromkeys(order) for sample in _of_case(slices.of_case(case))))
 
 
 def training_slices(run: Run, count: int) -> list[str]:
@@ -98,8 +92,8 @@ def training_slices(run: Run, count: int) -> list[str]:
     rest = np.setdiff1d(np.arange(len(table)), chosen)
     along = np.where(np.isnan(beta), ell_ce, beta)
     rest = rest[np.lexsort((along[rest], table.case[rest]))]
-    places = np.unique(np.linspace(0, len(rest) - 1, min(count - len(chosen), len(rest))).round().astype(int))
-    return [str(one) for one in table.id[[*chosen, *rest[places].tolist()]]]
+    evenly = np.unique(np.linspace(0, len(rest) - 1, min(count - len(chosen), len(rest))).round().astype(int))
+    return [str(sample) for sample in table.id[[*chosen, *rest[evenly].tolist()]]]
 
 
 def _case_dice(evaluation: Evaluation) -> dict[str, float]:
@@ -108,10 +102,10 @@ def _case_dice(evaluation: Evaluation) -> dict[str, float]:
     for score in evaluation.scores:
         if score.metric == "dice" and not np.isnan(score.value):
             values.setdefault(score.case, []).append(score.value)
-    return {case: float(np.mean(own)) for case, own in values.items()}
+    return {case: float(np.mean(dice)) for case, dice in values.items()}
 
 
-def _of_case(slices: Slices) -> Iterator[str]:
+def _of_case(slices: SliceScores) -> Iterator[str]:
     dice = np.where(slices.sparse, np.nan, slices.mean_dice)
     if (~np.isnan(dice)).any():
         yield str(slices.id[np.nanargmin(dice)])
@@ -124,12 +118,12 @@ def _of_case(slices: Slices) -> Iterator[str]:
 
 def _last(run: Run, field: str, count: int) -> Array:
     """Return a field of the last epoch that was recorded; NaN where there is none."""
-    found = run.history.read(field, slice(-1, None))
-    return found[0, :count] if len(found) else np.full(count, np.nan, dtype=np.float32)
+    last = run.history.read(field, slice(-1, None))
+    return last[0, :count] if len(last) else np.full(count, np.nan, dtype=np.float32)
 
 
 def _order(values: Array) -> Array:
-    """Return the places of the numbers, smallest first; NaN is none."""
+    """Return the indices of the numbers, smallest first, without NaN."""
     order = np.argsort(values, kind="stable")
     return order[: int((~np.isnan(values)).sum())]
 

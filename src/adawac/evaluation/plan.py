@@ -1,4 +1,4 @@
-"""Everything that can be wrong with what is asked for is found here, before anything is computed."""
+"""What to evaluate of a run: everything that can be wrong with it is found here, before anything is computed."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ from adawac.data.splits import SPLITS, resolve_split
 from adawac.data.store import Store, is_store
 from adawac.errors import ConfigError, DataError, MissingFileError, RunError, UnknownNameError, near
 from adawac.evaluation.case_scores import DistanceUnit, Rules, knows_spacing
-from adawac.evaluation.evaluation_record import METRICS
+from adawac.evaluation.evaluation_record import CASE_METRICS
 from adawac.metrics import CONVENTIONS
 from adawac.metrics.masks import checked_tolerance
 from adawac.runs import Run, read_state
@@ -66,21 +66,18 @@ class Plan:
     @cached_property
     def rows(self) -> dict[str, npt.NDArray[np.int64]]:
         """Rows of the table of each case, in the order of its slices."""
-        found = {}
-        for case in self.cases:
-            rows = np.flatnonzero(self.table.case == case)
-            found[case] = rows[np.argsort(self.table.position[rows])]
-        return found
+        rows = {case: np.flatnonzero(self.table.case == case) for case in self.cases}
+        return {case: indices[np.argsort(self.table.position[indices])] for case, indices in rows.items()}
 
 
 def checked_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
     """Return the metrics as they are called in scores, each once."""
-    names = tuple(dict.fromkeys(one.replace("-", "_") for one in metrics))
+    names = tuple(dict.fromkeys(metric.replace("-", "_") for metric in metrics))
     for name in names:
-        if name not in METRICS:
-            raise UnknownNameError(f"Expected a metric, but got {name!r}. Near names: {near(name, METRICS)}.")
+        if name not in CASE_METRICS:
+            raise UnknownNameError(f"Expected a metric, but got {name!r}. Near names: {near(name, CASE_METRICS)}.")
     if not names:
-        raise ConfigError(f"Expected metrics, but got none. Name some of {', '.join(METRICS)}.")
+        raise ConfigError(f"Expected metrics, but got none. Name some of {', '.join(CASE_METRICS)}.")
     return names
 
 
@@ -96,24 +93,24 @@ def plan_run(
     tolerance: float,
     tta: bool,
 ) -> Plan:
-    """Find out what to evaluate of a run, or say what is in the way.
+    """Return what to evaluate of a run, or raise an error that says why it cannot be done.
 
     Args:
         run: The run.
-        stores: Stores that are open; one that is opened here comes to them.
+        stores: Stores that are open, by path; one that is opened here is added.
         data: The store, if it is not where the configuration says.
         part: Part of the split.
         checkpoint: Which weights; by default what the configuration selects.
         convention: What empty masks score.
         spacing: What distances are measured in; None decides by convention and data.
         tolerance: For the surface Dice.
-        tta: Whether flipped images are averaged over, which the scores' name says.
+        tta: Whether to average over flipped images; it becomes part of the scores' name.
     """
     run.require("config.yaml", "data.json", "checkpoints")
     config = run.config
     assert config is not None  # it was required
     if part not in SPLITS:
-        raise ConfigError(f"Expected a part of the split ({', '.join(SPLITS)}), but got {part!r}. Correct it.")
+        raise ConfigError(f"Expected a part of the split ({', '.join(SPLITS)}), but got {part!r}. Choose one.")
     if convention not in CONVENTIONS:
         raise UnknownNameError(
             f"Expected the name of a convention, but got {convention!r}. Near names: {near(convention, CONVENTIONS)}."
@@ -155,14 +152,14 @@ def plan_run(
 
 
 def _plain(text: str) -> str:
-    """Return text as a file's name may have it."""
+    """Return text that can be part of a file's name."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:40]
 
 
 def _own_store(run: Run, config: TrainConfig) -> Path:
     if config.data.store is None:
         raise RunError(
-            f"Expected the store that {run.folder} was trained on, but its configuration names none. Give it: --data."
+            f"Expected the store that {run.folder} was trained on, but its configuration names none. Give --data."
         )
     return config.data.store
 
@@ -170,29 +167,29 @@ def _own_store(run: Run, config: TrainConfig) -> Path:
 def _open(path: Path, run: Run, moved: bool) -> Store:
     if moved and not is_store(path):
         raise MissingFileError(
-            f"Expected the store that {run.folder} was trained on, but {path} is not there any more. Say where it is "
-            "now with --data, or prepare it again."
+            f"Expected the store that {run.folder} was trained on, but {path} no longer exists. Give its new "
+            "path with --data, or prepare it again."
         )
     return Store(path)
 
 
 def _check_fits(run: Run, store: Store) -> None:
-    """Refuse a store that the network cannot read; warn of one that was prepared otherwise."""
-    for what, own, there in (
+    """Refuse a store that the network cannot read; warn of one that was preprocessed differently."""
+    for what, expected, actual in (
         ("classes", run.task.class_names, store.class_names),
         ("channels", run.task.channels, store.channels),
     ):
-        if own != there:
+        if expected != actual:
             raise DataError(
-                f"Expected the {what} of {run.folder}, {', '.join(own)}, but {store.path} has {', '.join(there)}. "
-                "Give the store that the run was trained on, or one prepared alike."
+                f"Expected the {what} of {run.folder}, {', '.join(expected)}, but {store.path} has "
+                f"{', '.join(actual)}. Give the store that the run was trained on, or one with the same {what}."
             )
     check_sliced(store)
     now, then = store.preprocessing.to_dict(), run.task.preprocessing.to_dict()
     changed = [name for name, value in then.items() if name != "size" and now.get(name) != value]
     if changed:
         log.warning(
-            "%s was prepared otherwise than what %s was trained on (%s): the network may do worse than it could.",
+            "%s was preprocessed differently from what %s was trained on (%s): the scores may suffer.",
             store.path,
             run.folder,
             ", ".join(f"{name} {now.get(name)} instead of {then[name]}" for name in changed),
@@ -208,28 +205,24 @@ def check_sliced(store: Store) -> None:
 
 
 def _cases(table: SampleTable, store: Store, part: str, config: TrainConfig) -> tuple[str, ...]:
-    parts = [one for one in SPLITS if (table.split == one).any()]
+    parts = [name for name in SPLITS if (table.split == name).any()]
     table = table.take(table.split == part)
     if not len(table):
         others = f"Evaluate another part (--split-part {' or '.join(parts)}), or" if parts else "Evaluate"
         raise DataError(
             f"Expected {part} cases in the split {config.data.split!r} of {store.path}, but there are none. {others} "
-            "another store (--data); train with --split stratified to hold some back."
+            "another store (--data); or train with --split stratified, which holds some back."
         )
     labelled = tuple(case for case in table.cases if store.case_info(case).pixels is not None)
     if not labelled:
-        others = " or ".join(one for one in reversed(parts) if one != part)
+        others = " or ".join(name for name in reversed(parts) if name != part)
         raise DataError(
             f"Expected labelled {part} cases in {store.path}, but none has a label. Evaluate another part "
-            f"(--split-part {others}); train with --split stratified or fold:0/5 to hold labelled patients back."
+            f"(--split-part {others}); or train with --split stratified or fold:0/5, which hold labelled patients back."
         )
     if len(labelled) < len(table.cases):
-        log.warning(
-            "%d of %d %s cases have no label and are left out.",
-            len(table.cases) - len(labelled),
-            len(table.cases),
-            part,
-        )
+        count = len(table.cases)
+        log.warning("%d of %d %s cases have no label and are left out.", count - len(labelled), count, part)
     return labelled
 
 
@@ -237,20 +230,23 @@ def _check_unseen(run: Run, table: SampleTable, store: Store) -> None:
     """Refuse to test on a patient that was trained on: the store or its split may have changed since."""
     if run.samples is None:
         return
-    trained = {one.rsplit("/", 3)[0] for one in run.samples.id.tolist()}  # dataset/patient
-    leaks = sorted({one.rsplit("/", 3)[0] for one in table.id.tolist()} & trained)
+    trained, tested = (
+        {sample.rsplit("/", 3)[0] for sample in samples.id.tolist()}  # dataset/patient
+        for samples in (run.samples, table)
+    )
+    leaks = sorted(trained & tested)
     if leaks:
         raise DataError(
             f"Expected patients that {run.folder} was not trained on, but {leaks[0]} and {len(leaks) - 1} others of "
-            f"{store.path} were. The store or its split changed since: give the one it was trained with."
+            f"{store.path} were. The store or its split has changed since: give the one that it was trained with."
         )
 
 
-def _unit(store: Store, cases: Sequence[str], given: DistanceUnit | None, convention: str) -> DistanceUnit:
+def _unit(store: Store, cases: Sequence[str], asked: DistanceUnit | None, convention: str) -> DistanceUnit:
     lost = [case for case in cases if not knows_spacing(store.case_info(case))]
-    if given == "mm" and lost:
+    if asked == "mm" and lost:
         raise DataError(
             f"Expected cases with a voxel size to measure in mm, but {lost[0]} and {len(lost) - 1} others of "
             f"{store.path} have lost it. Measure in voxels, or prepare the original files."
         )
-    return given or ("voxel" if lost or convention in IN_VOXELS else "mm")
+    return asked or ("voxel" if lost or convention in IN_VOXELS else "mm")

@@ -1,11 +1,15 @@
 """Processes that score cases while the network predicts the next ones.
 
 Threads would not do: scoring is many short calls of NumPy that hold the interpreter's lock (two threads took as long as
-one). The processes are those of `adawac.evaluation.scorer_process`; see there why they are no `multiprocessing` pool.
+one). Each process runs `python -m adawac.evaluation.scorers`: a line of JSON in, a line of JSON out, until its input
+ends. It imports NumPy and SciPy, but neither torch nor the script that started it. So it is ready before a network is
+loaded, the parent's threads and GPU do not matter, and scripts need no `if __name__ == "__main__":`. The prediction
+comes as a file, which the process removes.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,17 +19,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Semaphore
-from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import adawac
-from adawac.errors import DataError, RunError
+from adawac.errors import AdawacError, DataError, RunError
 from adawac.evaluation.case_scores import CaseResult, Rules, score_case
-
-Array = npt.NDArray[Any]
+from adawac.metrics.surfaces import Array
 
 _MOST_WORKERS = 8  # more of them do not finish earlier than the network does
 _VOXELS = 8_000_000  # take about as long to score as a process takes to start
@@ -33,7 +34,7 @@ _WAITING = 2  # predictions that may wait for each worker: they take disk space
 
 
 def default_workers(voxels: int) -> int:
-    """Return how many processes score unless somebody says otherwise: none where that is sooner done than started."""
+    """Return how many processes score by default: none where scoring takes less time than starting them."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(processors, _MOST_WORKERS, voxels // _VOXELS)
 
@@ -74,7 +75,7 @@ class Scorers:
     def _ask(self, job: str) -> CaseResult:
         process = self._idle.get()
         try:
-            return _answer(process, job)
+            return _ask(process, job)
         finally:
             self._idle.put(process)
 
@@ -94,18 +95,16 @@ class Scorers:
     def __enter__(self) -> "Scorers":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def _start() -> "subprocess.Popen[str]":
-    here = str(Path(adawac.__file__).resolve().parents[1])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    source = str(Path(adawac.__file__).resolve().parents[1])
+    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "adawac.evaluation.scorer_process"],
+        [sys.executable, "-P", "-m", "adawac.evaluation.scorers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -114,18 +113,18 @@ def _start() -> "subprocess.Popen[str]":
     )
 
 
-def _answer(process: "subprocess.Popen[str]", job: str) -> CaseResult:
+def _ask(process: "subprocess.Popen[str]", job: str) -> CaseResult:
     assert process.stdin is not None  # both are pipes
     assert process.stdout is not None
     try:
         process.stdin.write(job + "\n")
         process.stdin.flush()
         line = process.stdout.readline()
-    except (BrokenPipeError, ValueError):  # it is gone, or we are closing
+    except (BrokenPipeError, ValueError):  # it has ended, or we are closing
         line = ""
     if not line:
         raise RunError(
-            f"Expected scoring processes to stay alive, but one ended (exit code {process.poll()}), as a rule for lack "
+            f"Expected scoring processes to stay alive, but one ended (exit code {process.poll()}), probably for lack "
             "of memory. Use fewer --workers; 0 scores in the main process."
         )
     answer = json.loads(line)
@@ -134,3 +133,33 @@ def _answer(process: "subprocess.Popen[str]", job: str) -> CaseResult:
     if "error" in answer:
         raise RuntimeError(answer["error"])
     return CaseResult.from_dict(answer)
+
+
+# -- in the process ---------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Score the cases named on standard input until it ends."""
+    import scipy.ndimage
+    import scipy.spatial  # noqa: F401 (what scoring needs is loaded while the parent still loads its network)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which then closes the input
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(_answer(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+def _answer(job: dict[str, Any]) -> dict[str, Any]:
+    path = Path(job["prediction"])
+    try:
+        prediction = np.load(path, allow_pickle=False)
+        path.unlink()
+        return score_case(job["store"], job["case"], prediction, Rules(**job["rules"])).to_dict()
+    except AdawacError as error:
+        return {"fault": str(error)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__} in case {job['case']}: {error}"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""What scores say: summaries over cases, intervals and tests over patients.
+"""Summaries of scores over cases, intervals and tests over patients.
 
 A patient may have several cases (ACDC has two frames each), and these resemble each other. So cases are averaged within
 a patient before anything is tested, and a bootstrap draws whole patients.
@@ -15,22 +15,11 @@ import numpy.typing as npt
 from adawac.errors import RunError, near
 from adawac.runs import Score
 
-__all__ = [
-    "HIGHER_IS_BETTER",
-    "OUTCOMES",
-    "Difference",
-    "Summary",
-    "bootstrap_interval",
-    "by_patient",
-    "paired_difference",
-    "summarise",
-]
-
 HIGHER_IS_BETTER = frozenset({"dice", "surface_dice", "dense_dice"})
 """Metrics of which more is better; of all others less is."""
 
 OUTCOMES = ("missed", "invented", "absent")
-"""Rows of a scores file that count instead of measure: 1 where it happened to this class in this case, else 0."""
+"""Rows of a scores file that are 1 where this happened to the class in the case, else 0."""
 
 _EXACT = 16  # patients up to which every sign pattern is tried: 65,536 of them
 _FLIPS = 20_000  # random sign patterns beyond that
@@ -83,8 +72,8 @@ class Difference:
     Attributes:
         mean: Mean over patients of second − first.
         low, high: 95 % bootstrap interval over patients.
-        p_value: Of the two-sided sign-flip permutation test: if the runs were alike, each patient's difference might as
-            well have the other sign. NaN without patients.
+        p_value: Of the two-sided sign-flip permutation test: if the runs did not differ, either sign of a patient's
+            difference would be as likely. NaN without patients.
         num_patients: How many both have.
     """
 
@@ -96,24 +85,24 @@ class Difference:
 
 
 def by_patient(scores: Iterable[Score], metric: str, label: int | None = None) -> dict[str, float]:
-    """Return the mean of each patient's cases, and of all classes unless one is given; NaN is passed over.
+    """Return the mean of each patient's cases, and of all classes unless one is given; NaN is ignored.
 
     Patients without a number are left out.
     """
     values: dict[str, list[float]] = {}
-    for one in scores:
-        if one.metric == metric and label in (None, one.label) and not math.isnan(one.value):
-            values.setdefault(one.patient, []).append(one.value)
-    return {patient: float(np.mean(own)) for patient, own in values.items()}
+    for score in scores:
+        if score.metric == metric and label in (None, score.label) and not math.isnan(score.value):
+            values.setdefault(score.patient, []).append(score.value)
+    return {patient: float(np.mean(numbers)) for patient, numbers in values.items()}
 
 
 def bootstrap_interval(
     values: Sequence[float], level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of a mean; NaN for fewer than two values, which tell nothing of spread.
+    """Return the percentile bootstrap interval of a mean; NaN for fewer than two values.
 
     Args:
-        values: One number a patient; NaN is passed over.
+        values: One number a patient; NaN is ignored.
         level: The share of resampled means within the interval.
         draws: How many times to resample.
         seed: Decides what is drawn.
@@ -130,19 +119,11 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
         first: A number for each patient, from `by_patient`.
         second: The same of the other run.
     """
-    shared = [one for one in first if one in second]
-    differences = np.array([second[one] - first[one] for one in shared], dtype=np.float64)
+    differences = np.array([second[patient] - first[patient] for patient in first if patient in second], dtype=float)
     differences = differences[~np.isnan(differences)]
-    if not len(differences):
-        return Difference(mean=math.nan, low=math.nan, high=math.nan, p_value=math.nan, num_patients=0)
     low, high = bootstrap_interval(differences.tolist())
-    return Difference(
-        mean=float(differences.mean()),
-        low=low,
-        high=high,
-        p_value=_sign_flip_test(differences),
-        num_patients=len(differences),
-    )
+    mean, p_value = (float(differences.mean()), _sign_flip_test(differences)) if len(differences) else (math.nan,) * 2
+    return Difference(mean=mean, low=low, high=high, p_value=p_value, num_patients=len(differences))
 
 
 def summarise(scores: Iterable[Score], metric: str) -> list[Summary]:
@@ -151,30 +132,30 @@ def summarise(scores: Iterable[Score], metric: str) -> list[Summary]:
     The last one is about the mean over classes of each case; without NaN its mean is the mean of the classes' means.
     """
     scores = list(scores)
-    own = [one for one in scores if one.metric == metric]
-    if not own:
-        known = {one.metric for one in scores}
+    measured = [score for score in scores if score.metric == metric]
+    if not measured:
+        known = {score.metric for score in scores}
         raise RunError(f"Expected a metric of these scores, but got {metric!r}. Near names: {near(metric, known)}.")
-    classes = dict(sorted({one.label: one.class_name for one in own}.items()))
+    classes = dict(sorted({score.label: score.class_name for score in measured}.items()))
     summaries = [
-        _summary(metric, label, name, [one for one in own if one.label == label], _outcomes(scores, label))
+        _summary(metric, label, name, [score for score in measured if score.label == label], _outcomes(scores, label))
         for label, name in classes.items()
     ]
-    return [*summaries, _summary(metric, None, "mean", own, _outcomes(scores, None))]
+    return [*summaries, _summary(metric, None, "mean", measured, _outcomes(scores, None))]
 
 
 def _summary(metric: str, label: int | None, name: str, rows: list[Score], outcomes: dict[str, Any]) -> Summary:
     cases: dict[str, list[float]] = {}
     for row in rows:
         cases.setdefault(row.case, []).append(row.value)
-    values = {case: _mean([one for one in own if not math.isnan(one)]) for case, own in cases.items()}
-    known = {case: value for case, value in values.items() if not math.isnan(value)}
+    means = {case: _mean([value for value in values if not math.isnan(value)]) for case, values in cases.items()}
+    known = {case: mean for case, mean in means.items() if not math.isnan(mean)}
     patient_of = {row.case: row.patient for row in rows}
     patients: dict[str, list[float]] = {}
     for case, value in known.items():
         patients.setdefault(patient_of[case], []).append(value)
-    sums = np.array([sum(own) for own in patients.values()], dtype=np.float64)
-    counts = np.array([len(own) for own in patients.values()], dtype=np.float64)
+    sums = np.array([sum(values) for values in patients.values()], dtype=np.float64)
+    counts = np.array([len(values) for values in patients.values()], dtype=np.float64)
     low, high = _interval(sums, counts)
     array = np.array(list(known.values()), dtype=np.float64)
     quartiles = np.percentile(array, [25, 50, 75]).tolist() if len(array) else [math.nan] * 3
@@ -203,8 +184,8 @@ def _summary(metric: str, label: int | None, name: str, rows: list[Score], outco
 def _outcomes(scores: list[Score], label: int | None) -> dict[str, int | None]:
     counts: dict[str, int | None] = {}
     for outcome in OUTCOMES:
-        found = [one.value for one in scores if one.metric == outcome and label in (None, one.label)]
-        counts[outcome] = int(sum(found)) if found else None
+        rows = [score.value for score in scores if score.metric == outcome and label in (None, score.label)]
+        counts[outcome] = int(sum(rows)) if rows else None
     return counts
 
 

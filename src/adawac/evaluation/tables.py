@@ -32,6 +32,7 @@ _TITLES = {
 }
 _SHARES = frozenset({"dice", "surface_dice", "dense_dice"})  # shown as percentages
 _NONE = "–"
+_FORMATS = (".csv", ".json", ".md", ".tex")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class Table:
 
 def to_tables(evaluations: Sequence[Evaluation]) -> list[Table]:
     """Return the tables of each evaluation, then those that compare them."""
-    tables = [table for one in evaluations for table in _of_one(one)]
+    tables = [table for evaluation in evaluations for table in _of_evaluation(evaluation)]
     if len(evaluations) > 1:
         tables.append(_seeds(evaluations))
     if len(by_configuration(evaluations)) > 1:
@@ -54,7 +55,7 @@ def to_tables(evaluations: Sequence[Evaluation]) -> list[Table]:
     return tables
 
 
-def metric_title(metric: str, unit: DistanceUnit) -> str:
+def _metric_title(metric: str, unit: DistanceUnit) -> str:
     """Return what a metric is called in a table, with its unit."""
     return f"{_TITLES[metric]}, {'%' if metric in _SHARES else 'mm' if unit == 'mm' else 'voxels'}"
 
@@ -62,29 +63,27 @@ def metric_title(metric: str, unit: DistanceUnit) -> str:
 # -- one evaluation ---------------------------------------------------------------------------------------------------
 
 
-def _of_one(evaluation: Evaluation) -> Iterator[Table]:
-    for place, metric in enumerate(evaluation.metrics):
-        yield _scores(evaluation, metric, _notes(evaluation) if place == 0 else ())
+def _of_evaluation(evaluation: Evaluation) -> Iterator[Table]:
+    for index, metric in enumerate(evaluation.metrics):
+        yield _scores(evaluation, metric, () if index else _notes(evaluation))
     yield _slices(evaluation)
     if evaluation.groups:
         yield _groups(evaluation)
 
 
 def _scores(evaluation: Evaluation, metric: str, notes: tuple[str, ...]) -> Table:
-    rows = []
-    for one in evaluation.summaries[metric]:
-        quartiles = (one.lower_quartile, one.median, one.upper_quartile)
-        rows.append(
-            (
-                one.class_name,
-                _spread(metric, one.mean, one.std),
-                _range(_short(metric, one.low), _short(metric, one.high)),
-                "/".join(_short(metric, value) for value in quartiles),
-                f"{_short(metric, one.worst)} {one.worst_case}".strip(),
-            )
+    rows = [
+        (
+            summary.class_name,
+            _spread(metric, summary.mean, summary.std),
+            _range(_short(metric, summary.low), _short(metric, summary.high)),
+            "/".join(_short(metric, x) for x in (summary.lower_quartile, summary.median, summary.upper_quartile)),
+            f"{_short(metric, summary.worst)} {summary.worst_case}".strip(),
         )
+        for summary in evaluation.summaries[metric]
+    ]
     return Table(
-        title=f"{evaluation.label}: {metric_title(metric, evaluation.unit)}",
+        title=f"{evaluation.label}: {_metric_title(metric, evaluation.unit)}",
         header=("class", "mean ± std", "95 % interval", "quartiles", "worst, in case"),
         rows=rows,
         notes=notes,
@@ -92,35 +91,34 @@ def _scores(evaluation: Evaluation, metric: str, notes: tuple[str, ...]) -> Tabl
 
 
 def _notes(evaluation: Evaluation) -> tuple[str, ...]:
-    """Say what was evaluated, and which structures were missed or invented: no mean shows that."""
+    """Return what was evaluated, and which structures were missed or invented: no mean shows that."""
     what = (
         f"{evaluation.dataset}, {evaluation.part}: {evaluation.num_cases} cases of {evaluation.num_patients} patients; "
         f"checkpoint {evaluation.checkpoint}; convention {evaluation.convention}."
     )
     *classes, mean = evaluation.summaries[evaluation.metrics[0]]
-    told = [_outcome("missed", mean.missed, {one.class_name: one.missed for one in classes})]
-    told.append(_outcome("invented", mean.invented, {one.class_name: one.invented for one in classes}))
-    skipped = [f"{mean.skipped} left out"] if mean.skipped else []
-    return what, f"Structures: {', '.join([*told, *skipped])}."
-
-
-def _outcome(name: str, total: int | None, classes: Mapping[str, int | None]) -> str:
-    listed = ", ".join(f"{one}: {count}" for one, count in classes.items() if count)
-    return f"{total} {name} ({listed})" if listed else f"{total} {name}"
+    counts = []
+    for outcome in ("missed", "invented"):
+        by_class = {summary.class_name: getattr(summary, outcome) for summary in classes}
+        listed = ", ".join(f"{name}: {count}" for name, count in by_class.items() if count)
+        counts.append(f"{getattr(mean, outcome)} {outcome}{f' ({listed})' if listed else ''}")
+    if mean.skipped:
+        counts.append(f"{mean.skipped} left out")
+    return what, f"Structures: {', '.join(counts)}."
 
 
 def _slices(evaluation: Evaluation) -> Table:
     area = "mm²" if evaluation.unit == "mm" else "pixels"
     rows = []
-    for one in evaluation.slice_summaries:
-        share = f" ({100 * one.sparse_found / one.sparse_slices:.1f} %)" if one.sparse_slices else ""
+    for summary in evaluation.slice_summaries:
+        share = f" ({100 * summary.sparse_found / summary.sparse_slices:.1f} %)" if summary.sparse_slices else ""
         rows.append(
             (
-                one.class_name,
-                str(one.dense_slices),
-                _spread("dense_dice", one.dense_dice, one.dense_std),
-                f"{one.sparse_found} of {one.sparse_slices}{share}",
-                _NONE if math.isnan(one.sparse_area) else f"{one.sparse_area:.1f}",
+                summary.class_name,
+                str(summary.dense_slices),
+                _spread("dense_dice", summary.dense_dice, summary.dense_std),
+                f"{summary.sparse_found} of {summary.sparse_slices}{share}",
+                _NONE if math.isnan(summary.sparse_area) else f"{summary.sparse_area:.1f}",
             )
         )
     return Table(
@@ -134,9 +132,9 @@ def _groups(evaluation: Evaluation) -> Table:
     rows = []
     for name, summaries in evaluation.groups.items():
         first = next(iter(summaries.values()))
-        numbers = [_spread(metric, one.mean, one.std) for metric, one in summaries.items()]
+        numbers = [_spread(metric, summary.mean, summary.std) for metric, summary in summaries.items()]
         rows.append((name or "unknown", str(first.num_cases), str(first.num_patients), *numbers))
-    titles = [metric_title(metric, evaluation.unit) for metric in evaluation.metrics]
+    titles = [_metric_title(metric, evaluation.unit) for metric in evaluation.metrics]
     return Table(
         title=f"{evaluation.label}: groups, mean over classes",
         header=("group", "cases", "patients", *titles),
@@ -151,19 +149,19 @@ def _seeds(evaluations: Sequence[Evaluation]) -> Table:
     """Return a row for each configuration and class, a column for each metric."""
     metrics, unit = evaluations[0].metrics, evaluations[0].unit
     cells: dict[tuple[int | None, str, str, str], dict[str, str]] = {}
-    for one in over_seeds(evaluations):
-        row = cells.setdefault((one.label, one.configuration, str(one.num_seeds), one.class_name), {})
-        row[one.metric] = _spread(one.metric, one.mean, one.std)
+    for seeds in over_seeds(evaluations):
+        row = cells.setdefault((seeds.label, seeds.configuration, str(seeds.num_seeds), seeds.class_name), {})
+        row[seeds.metric] = _spread(seeds.metric, seeds.mean, seeds.std)
     return Table(
         title="Mean over cases; ± standard deviation over seeds",
-        header=("configuration", "runs", "class", *(metric_title(metric, unit) for metric in metrics)),
+        header=("configuration", "runs", "class", *(_metric_title(metric, unit) for metric in metrics)),
         rows=[(*key[1:], *(row.get(metric, _NONE) for metric in metrics)) for key, row in cells.items()],
         notes=_notes_of_several(evaluations),
     )
 
 
 def _notes_of_several(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
-    """Say whose numbers cannot be held against each other, and where seeds are not all that differs."""
+    """Return whose numbers cannot be compared, and where more than the seed differs."""
     notes = [
         f"{name}: its runs were not tested on the same cases; ± is of cases and seeds together, and differences "
         "are of the patients that all its runs have."
@@ -174,32 +172,32 @@ def _notes_of_several(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
         "was copied counts twice."
         for name in repeated_seeds(evaluations)
     ]
-    datasets = list(dict.fromkeys(one.dataset for one in evaluations))
+    datasets = list(dict.fromkeys(evaluation.dataset for evaluation in evaluations))
     if len(datasets) > 1:
         notes.append(
-            f"Tested on several data sets ({', '.join(datasets)}): differences are between runs of one data set, for "
-            "other data sets have other patients, whatever their names are."
+            f"Tested on several data sets ({', '.join(datasets)}): differences are between runs on one data set, "
+            "because the patients of two are different people, whatever their names are."
         )
     return tuple(notes)
 
 
 def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[Table]:
-    found, seeds = compare(evaluations), known_seeds(evaluations)
+    comparisons, seeds = compare(evaluations), known_seeds(evaluations)
     unit = evaluations[0].unit
-    for first, second in dict.fromkeys((one.first, one.second) for one in found):
+    for first, second in dict.fromkeys((comparison.first, comparison.second) for comparison in comparisons):
         rows = []
-        for one in (one for one in found if one.second == second):
-            difference = one.difference
-            rows.append(
-                (
-                    metric_title(one.metric, unit),
-                    one.class_name,
-                    _number(one.metric, difference.mean, "+.2f"),
-                    _range(*(_number(one.metric, value, "+.2f") for value in (difference.low, difference.high))),
+        for comparison in comparisons:
+            if comparison.second == second:
+                metric, difference = comparison.metric, comparison.difference
+                row = (
+                    _metric_title(metric, unit),
+                    comparison.class_name,
+                    _number(metric, difference.mean, "+.2f"),
+                    _range(_number(metric, difference.low, "+.2f"), _number(metric, difference.high, "+.2f")),
                     _NONE if math.isnan(difference.p_value) else f"{difference.p_value:.2g}",
                     str(difference.num_patients),
                 )
-            )
+                rows.append(row)
         yield Table(
             title=f"{second} minus {first}",
             header=("metric", "class", "difference", "95 % interval", "p", "patients"),
@@ -212,10 +210,10 @@ def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[Table]:
 
 
 def _other_seeds(seeds: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Say where two configurations were not run with the same seeds, so that these are part of the difference."""
-    if len({frozenset(own) for own in seeds.values()}) > 1 and all(seeds.values()):
-        told = "; ".join(f"{name}: {', '.join(map(str, sorted(set(own))))}" for name, own in seeds.items())
-        yield f"Not the same seeds ({told}): the difference is one of seeds, too. Compare runs of the same ones."
+    """Yield a note where two configurations were not run with the same seeds, which are then part of the difference."""
+    if len({frozenset(numbers) for numbers in seeds.values()}) > 1 and all(seeds.values()):
+        listed = "; ".join(f"{name}: {', '.join(map(str, sorted(set(numbers))))}" for name, numbers in seeds.items())
+        yield f"Not the same seeds ({listed}): they are part of the difference. Compare runs of the same ones."
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
@@ -230,7 +228,7 @@ def _spread(metric: str, mean: float, std: float) -> str:
 
 
 def _short(metric: str, value: float) -> str:
-    """Return about three digits: what surrounds a mean need not be finer."""
+    """Return about three digits, which is enough beside a mean."""
     return _number(metric, value, ".0f" if metric not in _SHARES and value >= 99.95 else ".1f")
 
 
@@ -269,7 +267,7 @@ def _latex(table: Table) -> str:
     return "\n".join(
         [
             r"\begin{table}",
-            rf"\caption{{{' '.join(_escape(one) for one in (table.title + '.', *table.notes))}}}",
+            rf"\caption{{{' '.join(_escape(text) for text in (table.title + '.', *table.notes))}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
             r"  \hline",
             line(table.header),
@@ -285,7 +283,7 @@ def _latex(table: Table) -> str:
 
 _LATEX = {
     "\\": r"\textbackslash{}",
-    **{one: f"\\{one}" for one in "&%$#_{}"},
+    **{character: f"\\{character}" for character in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
@@ -297,23 +295,23 @@ _LATEX = {
 
 
 def _escape(text: str) -> str:
-    return "".join(_LATEX.get(one, one) for one in " ".join(text.split()))
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
 
 
-FORMATS = (".csv", ".json", ".md", ".tex")
+# -- files ------------------------------------------------------------------------------------------------------------
 
 
 def check_out(path: Path) -> None:
     """Raise a `ConfigError` if tables could not be written to `path`: better now than after the work."""
-    if path.suffix not in FORMATS:
+    if path.suffix not in _FORMATS:
         raise ConfigError(
-            f"Expected a file that ends in {', '.join(FORMATS)}, but got {path}. Name the format by the ending."
+            f"Expected a file that ends in {', '.join(_FORMATS)}, but got {path}. Name the format by the ending."
         )
     if path.is_dir():
         raise ConfigError(f"Expected a file for the tables, but {path} is a folder. Name a file in it.")
-    folder = next(one for one in path.absolute().parents if one.exists())
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"Expected to write {path}, but {folder} is no folder that can be written to. Name another.")
+        raise ConfigError(f"Expected to write {path}, but {folder} is not a writable folder. Name another.")
 
 
 def write_tables(path: Path, evaluations: Sequence[Evaluation]) -> None:
@@ -334,9 +332,9 @@ def write_tables(path: Path, evaluations: Sequence[Evaluation]) -> None:
 
 def _csv(evaluations: Sequence[Evaluation]) -> str:
     rows = [
-        {"run": str(one.run.folder), "evaluation": one.name, "unit": one.unit, **asdict(summary)}
-        for one in evaluations
-        for summaries in one.summaries.values()
+        {"run": str(evaluation.run.folder), "evaluation": evaluation.name, "unit": evaluation.unit, **asdict(summary)}
+        for evaluation in evaluations
+        for summaries in evaluation.summaries.values()
         for summary in summaries
     ]
     file = io.StringIO()

@@ -1,4 +1,4 @@
-"""From a figure's name and run folders to a picture, or to a file."""
+"""From a figure's name and run folders to a picture or a file."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -65,20 +65,27 @@ def compose(
     style = Style(theme=theme, width=width)
     opened = _open(runs)
     check_figure(name, len(opened), width=width, **options)
-    given = {key: value for key, value in options.items() if value is not None}
+    chosen = {key: value for key, value in options.items() if value is not None}
     with style.applied():
-        picture = _function(name)(opened[0] if name in _OF_ONE_RUN else opened, style, **given)
-        picture.figure.draw_without_rendering()  # ticks come into being here, while the style is applied
+        picture = _function(name)(opened[0] if name in _OF_ONE_RUN else opened, style, **chosen)
+        picture.figure.draw_without_rendering()  # matplotlib makes the ticks here, while the style is applied
     return picture
 
 
 def check_figure(name: str, num_runs: int, *, width: Width = "column", **options: Any) -> None:
-    """Refuse what could not be drawn of any runs, before there are runs; the arguments are those of `draw`."""
+    """Refuse what could not be drawn of any run, before there are runs; the arguments are those of `draw`."""
     _check_name(name)
-    Style(width=width)  # which refuses others
+    Style(width=width)  # refuses other widths
     if name in _OF_ONE_RUN and num_runs > 1:
         raise ConfigError(f"Expected one run for the figure {name!r}, but got {num_runs}. Draw one for each.")
-    _check_options(name, _function(name), {key: value for key, value in options.items() if value is not None})
+    parameters = inspect.signature(_function(name)).parameters.items()
+    known = [key for key, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    unknown = [key for key, value in options.items() if value is not None and key not in known]
+    if unknown:
+        listed = ", ".join(known) or "none"
+        raise ConfigError(
+            f"Expected only options of the figure {name!r} ({listed}), but got {', '.join(unknown)}. Leave it out."
+        )
 
 
 def _check_name(name: str) -> None:
@@ -97,14 +104,4 @@ def _open(runs: Any) -> "list[Run]":
     several = [runs] if isinstance(runs, Run | Path | str) else list(runs)
     if not several:
         raise ConfigError("Expected at least one run, but got none. Give a run folder.")
-    return [one if isinstance(one, Run) else Run(one) for one in several]
-
-
-def _check_options(name: str, function: "Callable[..., Picture]", given: Mapping[str, Any]) -> None:
-    known = [key for key, one in inspect.signature(function).parameters.items() if one.kind is one.KEYWORD_ONLY]
-    unknown = [key for key in given if key not in known]
-    if unknown:
-        listed = ", ".join(known) or "none"
-        raise ConfigError(
-            f"Expected only options of the figure {name!r} ({listed}), but got {', '.join(unknown)}. Leave it out."
-        )
+    return [run if isinstance(run, Run) else Run(run) for run in several]

@@ -10,15 +10,12 @@ import numpy.typing as npt
 from adawac.data.cases import SampleTable
 from adawac.errors import ConfigError, RunError, near
 from adawac.figures.display_names import plain, progress, run_labels
-from adawac.figures.panels import count_whole, legend_below, new_figure, say, set_title
-from adawac.figures.picture import Picture
-from adawac.figures.style import Style
+from adawac.figures.picture import Picture, count_whole, legend_below, new_figure, set_title, write_reason
+from adawac.figures.style import Array, Style
 from adawac.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["curves"]
 
 _PANELS = 4
 Ints = npt.NDArray[np.int64]
@@ -39,7 +36,7 @@ def curves(
         style: How it looks.
         case: The case's id; by default the one whose slices span most, from empty to dense.
         slices: Slice numbers; by default four, from the emptiest to the densest.
-        scale: Of the losses. On a logarithmic one, what is exactly 0 runs off the panel.
+        scale: Of the losses. On a logarithmic one, a loss of exactly 0 runs off the panel.
     """
     if scale not in ("log", "linear"):
         raise ConfigError(f"Expected a log or linear scale, but got {scale!r}. Choose one.")
@@ -60,28 +57,27 @@ def curves(
         _panel(axes, style, run, int(row))
         axes.set_title(f"slice {table.slice[row]}: {_percent(foreground[row])} foreground")
         count_whole(axes.xaxis, 5)
-    for place, axes in enumerate(grid.flat[: len(rows)]):
-        if place + columns >= len(rows):
+    for index, axes in enumerate(grid.flat[: len(rows)]):
+        if index + columns >= len(rows):
             axes.set_xlabel("epoch")
             axes.tick_params(labelbottom=True)
-        if place % columns == 0:
+        if index % columns == 0:
             axes.set_ylabel("loss")
     _set_scale(list(grid.flat[: len(rows)]), scale)
     handles, labels = grid.flat[0].get_legend_handles_labels()
     legend_below(figure, handles, labels, 4)
 
     title = f"{run_labels([run])[0]}: slices of {plain(case)}, sparse to dense"
-    far = progress(run)
-    set_title(figure, style, f"{title} ({far})" if far else title)
+    set_title(figure, style, title, progress(run))
     return Picture(figure=figure, title=title, alt=_describe(run, table, rows, foreground), style=style)
 
 
-def _widest_case(table: SampleTable, foreground: npt.NDArray[Any]) -> str:
+def _widest_case(table: SampleTable, foreground: Array) -> str:
     """Choose the case with both kinds of slices, if there is one, and of those the one with the densest slice."""
 
     def merit(case: str) -> tuple[bool, float]:
-        own = foreground[table.case == case]
-        return bool((own == 0).any() and (own > 0).any()), float(own.max())
+        shares = foreground[table.case == case]
+        return bool((shares == 0).any() and (shares > 0).any()), float(shares.max())
 
     return max(table.cases, key=merit)
 
@@ -92,26 +88,26 @@ def _known_case(run: Run, table: SampleTable, case: str) -> str:
     return case
 
 
-def _rows(run: Run, table: SampleTable, case: str, foreground: npt.NDArray[Any], slices: Sequence[int] | None) -> Ints:
+def _rows(run: Run, table: SampleTable, case: str, foreground: Array, slices: Sequence[int] | None) -> Ints:
     """Return the rows of the slices to draw, by rising foreground."""
-    own = np.flatnonzero(table.case == case)
+    rows = np.flatnonzero(table.case == case)
     if slices is not None:
-        there = table.slice[own]
+        known = table.slice[rows]
         for number in slices:
-            if number not in there:
+            if number not in known:
                 raise RunError(
                     f"Expected slices that {run.folder} was trained on, but case {case!r} has no {number}. "
-                    f"It has {there.min()} to {there.max()}{'' if len(there) > np.ptp(there) else ', not all of them'}."
+                    f"It has {known.min()} to {known.max()}{'' if len(known) > np.ptp(known) else ', not all of them'}."
                 )
-        own = own[np.isin(there, np.asarray(slices))]
-    own = own[np.lexsort((table.slice[own], foreground[own]))]
-    if slices is not None or len(own) <= _PANELS:
-        return own
-    empty, dense = own[foreground[own] == 0], own[foreground[own] > 0]
+        rows = rows[np.isin(known, np.asarray(slices))]
+    rows = rows[np.lexsort((table.slice[rows], foreground[rows]))]
+    if slices is not None or len(rows) <= _PANELS:
+        return rows
+    empty, dense = rows[foreground[rows] == 0], rows[foreground[rows] > 0]
     chosen = empty[len(empty) // 2 :][:1]  # one in the middle of the empty ones, away from the organs
-    rest = dense if len(dense) >= _PANELS - len(chosen) else own
-    places = np.linspace(0, len(rest) - 1, _PANELS - len(chosen)).round().astype(int)
-    return np.concatenate([chosen, rest[places]])
+    rest = dense if len(dense) >= _PANELS - len(chosen) else rows
+    evenly = np.linspace(0, len(rest) - 1, _PANELS - len(chosen)).round().astype(int)
+    return np.concatenate([chosen, rest[evenly]])
 
 
 def _panel(axes: "Axes", style: Style, run: Run, row: int) -> None:
@@ -125,11 +121,11 @@ def _panel(axes: "Axes", style: Style, run: Run, row: int) -> None:
         axes.plot(epochs, acr, color=style.acr, linestyle="--", marker=marker, label="augmentation consistency (ACR)")
     axes.plot(epochs, ce, color=style.ce, marker=marker, label="cross-entropy (CE)")
     if not np.isfinite(ce).any():
-        say(axes, style, "not seen in training yet", 0.3)
+        write_reason(axes, style, "not seen in training yet", 0.3)
 
 
 def _set_scale(panels: Sequence["Axes"], scale: str) -> None:
-    """Scale the losses of all panels alike, when they are drawn; over four decades at most."""
+    """Give the losses of all panels the same scale, of four decades at most."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     losses = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for axes in panels for line in axes.lines])
@@ -151,7 +147,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share >= 1e-4 else "<0.01 %"
 
 
-def _describe(run: Run, table: SampleTable, rows: Ints, foreground: npt.NDArray[Any]) -> str:
+def _describe(run: Run, table: SampleTable, rows: Ints, foreground: Array) -> str:
     last = {name: run.history.read(name, slice(-1, None), rows.tolist())[0] for name in ("ell_ce", "reg_ac")}
     parts = [
         f"slice {table.slice[row]} ({_percent(foreground[row])} foreground) ends with CE {ce:.3g} and ACR {acr:.3g}"

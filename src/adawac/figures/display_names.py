@@ -1,4 +1,4 @@
-"""Names as they are shown: those of runs, cases and classes are other people's text."""
+"""Names as figures show them: those of runs, cases and classes are other people's text."""
 
 import functools
 from collections import Counter
@@ -13,9 +13,12 @@ _TELLING = ("preset", "model", "subset", "seed")
 def plain(text: object, most: int = 28) -> str:
     """Return a text that can stand in a figure: one line, printable, shortened in its middle.
 
-    What has no glyph and what steers (line ends, changes of direction) is shown as its escape.
+    What has no glyph and control characters (line ends, changes of direction) are shown escaped.
     """
-    shown = "".join(one if one.isprintable() and ord(one) in _glyphs() else _escaped(one) for one in str(text))
+    shown = "".join(
+        letter if letter.isprintable() and ord(letter) in _glyphs() else letter.encode("unicode_escape").decode("ascii")
+        for letter in str(text)
+    )
     if len(shown) <= most:
         return shown
     tail = (most - 1) * 2 // 5
@@ -23,19 +26,15 @@ def plain(text: object, most: int = 28) -> str:
 
 
 def lines(text: str, most: int) -> list[str]:
-    """Break a name into at most two lines, behind a separator if that makes them short enough; shorten what is not."""
+    """Break a name into two lines after a separator if both are then short enough, else shorten it."""
     if len(text) <= most:
         return [text]
-    breaks = [place + 1 for place, one in enumerate(text) if one in "_-. /"]
-    fitting = [place for place in breaks if place <= most and len(text) - place <= most]
+    breaks = [index + 1 for index, letter in enumerate(text) if letter in "_-. /"]
+    fitting = [index for index in breaks if index <= most and len(text) - index <= most]
     if not fitting:
         return [plain(text, most)]
-    place = min(fitting, key=lambda one: abs(one - len(text) / 2))
-    return [text[:place], text[place:]]
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    middle = min(fitting, key=lambda index: abs(index - len(text) / 2))
+    return [text[:middle], text[middle:]]
 
 
 @functools.cache
@@ -51,20 +50,20 @@ def run_labels(runs: Sequence[Run], most: int = 28) -> list[str]:
     for key in _TELLING:
         values = [_about(run).get(key) for run in runs]
         for group in _alike(parts):
-            if len({values[one] for one in group}) > 1:
-                for one in group:
-                    parts[one].append(f"seed {values[one]}" if key == "seed" else str(values[one]))
+            if len({values[index] for index in group}) > 1:
+                for index in group:
+                    parts[index].append(f"seed {values[index]}" if key == "seed" else str(values[index]))
     for group in _alike(parts):
-        for one in group:
-            parts[one].append(runs[one].folder.resolve().name)
+        for index in group:
+            parts[index].append(runs[index].folder.resolve().name)
     for group in _alike(parts):
-        for count, one in enumerate(group, 1):
-            parts[one].append(f"#{count}")
-    return numbered([plain(", ".join(one), most) for one in parts])
+        for count, index in enumerate(group, 1):
+            parts[index].append(f"#{count}")
+    return numbered([plain(", ".join(words), most) for words in parts])
 
 
 def numbered(labels: Sequence[str]) -> list[str]:
-    """Return the labels, with numbers behind those that are the same after shortening."""
+    """Return the labels, with numbers after those that are the same after shortening."""
     twice = {label for label, count in Counter(labels).items() if count > 1}
     seen: Counter[str] = Counter()
     result = []
@@ -75,7 +74,7 @@ def numbered(labels: Sequence[str]) -> list[str]:
 
 
 def _about(run: Run) -> dict[str, object]:
-    """Return what tells a run from others; of a run without a summary, as far as its configuration says it."""
+    """Return what tells a run from others; without a summary, as far as its configuration says it."""
     method, model = (run.settings.get(part) for part in ("method", "model"))
     known = {
         "method": method.get("name") if isinstance(method, dict) else method,
@@ -86,22 +85,22 @@ def _about(run: Run) -> dict[str, object]:
 
 
 def _alike(parts: list[list[str]]) -> list[list[int]]:
-    """Return the groups of places that have the same parts, where there is more than one."""
+    """Return the groups of indices whose parts are the same, where there is more than one."""
     groups: dict[tuple[str, ...], list[int]] = {}
-    for place, one in enumerate(parts):
-        groups.setdefault(tuple(one), []).append(place)
+    for index, words in enumerate(parts):
+        groups.setdefault(tuple(words), []).append(index)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def progress(run: Run) -> str:
-    """Return how far a run has come, for one that is not finished; otherwise nothing."""
+    """Return the status and epoch of an unfinished run; nothing for a finished one."""
     if run.status == "finished":
         return ""
     return f"{run.status}, epoch {run.epoch} of {run.info.get('epochs') or '?'}"
 
 
 def class_name(runs: Sequence[Run], label: int, most: int = 18) -> str:
-    """Return the name of a class as the first run that knows it has it."""
+    """Return the name of a class, from the first run that knows it."""
     for run in runs:
         names = run.data.get("class_names") or (run.samples.class_names if run.samples is not None else ())
         if isinstance(names, list | tuple) and 0 <= label < len(names):

@@ -8,19 +8,15 @@ import numpy.typing as npt
 
 from adawac.errors import ConfigError, RunError, near
 from adawac.figures.display_names import class_name, lines, run_labels, slice_name
-from adawac.figures.panels import legend_below, new_figure, say, set_title, with_results
-from adawac.figures.picture import Picture
-from adawac.figures.style import Style
+from adawac.figures.picture import Picture, legend_below, new_figure, set_title, with_results, write_reason
+from adawac.figures.style import Array, Style
 from adawac.metrics import dice
 from adawac.runs import Gallery, Run, Slice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Pick", "overlays", "painted", "slice_dice"]
-
 Pick = Literal["worst", "best", "median"]
-Array = npt.NDArray[Any]
 
 _FILL = 0.5  # how opaque a class is inside; at its edge it is fully so
 _LETTER = 0.065  # inches that a letter of a label takes
@@ -58,8 +54,8 @@ def overlays(
         chosen, how = _choose(galleries, pick or "worst", count or 3, runs[0])
         how += f" ({labels[0]})" if len(runs) > 1 else ""
 
-    rows = [[gallery.get(one) for gallery in galleries] for one in chosen]
-    figure, classes = _grid(style, rows, labels, [slice_name(runs[0], one, 60) for one in chosen])
+    rows = [[gallery.get(sample) for gallery in galleries] for sample in chosen]
+    figure, classes = _grid(style, rows, labels, [slice_name(runs[0], sample, 60) for sample in chosen])
     from matplotlib.patches import Patch
 
     names = {number: class_name(runs, number) for number in classes}
@@ -71,12 +67,13 @@ def overlays(
     return Picture(figure=figure, title=title, alt=_describe(chosen, rows, labels, runs[0], names), style=style)
 
 
-def slice_dice(one: Slice) -> float:
+def slice_dice(shown: Slice) -> float:
     """Return the mean Dice of the classes that are in label or prediction; NaN where there are none."""
-    if one.label is None or one.prediction is None:
+    if shown.label is None or shown.prediction is None:
         return float("nan")
-    present = sorted({*np.unique(one.label).tolist(), *np.unique(one.prediction).tolist()} - {0})
-    return float(np.mean([dice(one.prediction == k, one.label == k) for k in present])) if present else float("nan")
+    present = sorted({*np.unique(shown.label).tolist(), *np.unique(shown.prediction).tolist()} - {0})
+    scores = [dice(shown.prediction == k, shown.label == k) for k in present]
+    return float(np.mean(scores)) if scores else float("nan")
 
 
 def painted(classes: Array, colours: Mapping[int, str]) -> npt.NDArray[np.float64]:
@@ -88,29 +85,30 @@ def painted(classes: Array, colours: Mapping[int, str]) -> npt.NDArray[np.float6
         rgba[classes == label, :3] = to_rgb(colour)
     around = np.pad(classes, 1, mode="edge")
     neighbours = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
-    edge = np.any([one != classes for one in neighbours], axis=0)
+    edge = np.any([neighbour != classes for neighbour in neighbours], axis=0)
     rgba[..., 3] = np.where(classes == 0, 0.0, np.where(edge, 1.0, _FILL))
     return rgba
 
 
 def _known(galleries: Sequence[Gallery], ids: Sequence[str], runs: Sequence[Run]) -> list[str]:
-    there = {one for gallery in galleries for one in gallery}
-    for one in ids:
-        if one not in there:
+    known = {sample for gallery in galleries for sample in gallery}
+    for name in ids:
+        if name not in known:
             raise RunError(
-                f"Expected slices of the gallery of {runs[0].folder}, but got {one!r}. Near names: {near(one, there)}."
+                f"Expected slices in the gallery of {runs[0].folder}, but got {name!r}. "
+                f"Near names: {near(name, known)}."
             )
     return list(dict.fromkeys(ids))
 
 
 def _choose(galleries: Sequence[Gallery], pick: Pick, count: int, run: Run) -> tuple[list[str], str]:
-    """Return the ids that the first gallery's predictions choose, of slices that all have if any, and words for how."""
+    """Return ids chosen by the first gallery's scores, of slices that all galleries have if any, and a description."""
     if pick not in ("worst", "best", "median"):
         raise ConfigError(f"Expected worst, best or median, but got {pick!r}. Choose one.")
     first = galleries[0]
-    shared = [one for one in first if all(one in gallery for gallery in galleries)]
-    scored = {one: slice_dice(first[one]) for one in shared or first}
-    ranked = sorted((score, one) for one, score in scored.items() if not np.isnan(score))
+    shared = [sample for sample in first if all(sample in gallery for gallery in galleries)]
+    scored = {sample: slice_dice(first[sample]) for sample in shared or first}
+    ranked = sorted((score, sample) for sample, score in scored.items() if not np.isnan(score))
     if not ranked:
         raise RunError(
             f"Expected slices with a label and a prediction in the gallery of {run.folder}, but got none of "
@@ -118,7 +116,7 @@ def _choose(galleries: Sequence[Gallery], pick: Pick, count: int, run: Run) -> t
         )
     count = min(count, len(ranked))
     start = {"worst": 0, "best": len(ranked) - count, "median": (len(ranked) - count) // 2}[pick]
-    taken = [one for _, one in ranked[start : start + count]]
+    taken = [sample for _, sample in ranked[start : start + count]]
     if pick == "best":
         taken.reverse()
     if count == len(ranked):
@@ -132,41 +130,41 @@ def _grid(
 ) -> tuple[Any, list[int]]:
     """Draw the panels, and return the figure and the classes in it."""
     columns = 2 + len(labels)
-    first = [next(one for one in row if one is not None) for row in rows]
-    tallest = max(_height(one) for one in first)
+    scans = [next(shown for shown in row if shown is not None) for row in rows]
+    tallest = max(_height(scan) for scan in scans)
     size = (style.inches - 0.35) / columns
     height = min(size * tallest, 3.0)
     letters = max(8, int(height / _LETTER))
     figure = new_figure(style, len(rows) * height + 0.75, "compressed")
     grid = figure.subplots(len(rows), columns, squeeze=False)
-    maps = [array for row in rows for one in row if one for array in (one.label, one.prediction) if array is not None]
-    classes = sorted({label for array in maps for label in np.unique(array).tolist()} - {0})
+    maps = [labels for row in rows for shown in row if shown for labels in (shown.label, shown.prediction)]
+    classes = sorted({label for labels in maps if labels is not None for label in np.unique(labels).tolist()} - {0})
     colours = {label: style.class_colour(label) for label in classes}
-    for panels, row, one, name in zip(grid, rows, first, names, strict=True):
-        _show(panels[0], one, None, colours)
+    for panels, row, scan, name in zip(grid, rows, scans, names, strict=True):
+        _show(panels[0], scan, None, colours)
         panels[0].set_ylabel("\n".join(line for part in name if part for line in lines(part, letters)))
-        _show_map(panels[1], style, one, one.label, colours, "no ground truth")
-        for axes, other in zip(panels[2:], row, strict=True):
-            prediction = None if other is None else other.prediction
-            _show_map(axes, style, one, prediction, colours, "no prediction in this run's gallery")
-            if other is not None and not np.isnan(score := slice_dice(other)):
+        _show_map(panels[1], style, scan, scan.label, colours, "no ground truth")
+        for axes, shown in zip(panels[2:], row, strict=True):
+            prediction = None if shown is None else shown.prediction
+            _show_map(axes, style, scan, prediction, colours, "no prediction in this run's gallery")
+            if shown is not None and not np.isnan(score := slice_dice(shown)):
                 _write_score(axes, score)
     for axes, label in zip(grid[0], ["scan", "ground truth", *labels], strict=True):
         axes.set_title(label, loc="center")
     return figure, classes
 
 
-def _height(one: Slice) -> float:
+def _height(scan: Slice) -> float:
     """Return the height of a slice over its width, in millimetres."""
-    height, width = one.image.shape[-2:]
-    return float(height * one.spacing[0] / (width * one.spacing[1]))
+    height, width = scan.image.shape[-2:]
+    return float(height * scan.spacing[0] / (width * scan.spacing[1]))
 
 
-def _show(axes: "Axes", one: Slice, classes: Array | None, colours: Mapping[int, str]) -> None:
-    image = (one.image if one.image.ndim == 2 else one.image[0]).astype(np.float64)
+def _show(axes: "Axes", scan: Slice, classes: Array | None, colours: Mapping[int, str]) -> None:
+    image = (scan.image if scan.image.ndim == 2 else scan.image[0]).astype(np.float64)
     seen = image[np.isfinite(image)]
     low, high = np.percentile(seen, [0.5, 99.5]) if seen.size else (0.0, 1.0)
-    aspect = one.spacing[0] / one.spacing[1]
+    aspect = scan.spacing[0] / scan.spacing[1]
     axes.imshow(image, cmap="gray", vmin=low, vmax=max(high, low + 1e-9), aspect=aspect, interpolation="none")
     if classes is not None:
         axes.imshow(painted(classes, colours), aspect=aspect, interpolation="none")
@@ -176,14 +174,14 @@ def _show(axes: "Axes", one: Slice, classes: Array | None, colours: Mapping[int,
 
 
 def _show_map(
-    axes: "Axes", style: Style, one: Slice, classes: Array | None, colours: Mapping[int, str], missing: str
+    axes: "Axes", style: Style, scan: Slice, classes: Array | None, colours: Mapping[int, str], missing: str
 ) -> None:
     if classes is None:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
-        say(axes, style, missing, 0.2)
+        write_reason(axes, style, missing, 0.2)
     else:
-        _show(axes, one, classes, colours)
+        _show(axes, scan, classes, colours)
 
 
 def _write_score(axes: "Axes", score: float) -> None:
@@ -198,11 +196,8 @@ def _describe(
     chosen: list[str], rows: list[list[Slice | None]], labels: list[str], run: Run, names: Mapping[int, str]
 ) -> str:
     parts = []
-    for one, row in zip(chosen, rows, strict=True):
-        scores = [
-            f"{label} DSC {slice_dice(found):.2f}"
-            for label, found in zip(labels, row, strict=True)
-            if found is not None
-        ]
-        parts.append(f"{' '.join(slice_name(run, one))}: {', '.join(scores)}")
+    for sample, row in zip(chosen, rows, strict=True):
+        pairs = zip(labels, row, strict=True)
+        scores = [f"{label} DSC {slice_dice(shown):.2f}" for label, shown in pairs if shown is not None]
+        parts.append(f"{' '.join(slice_name(run, sample))}: {', '.join(scores)}")
     return f"Scan, ground truth and predictions with the classes {', '.join(names.values())}. {'; '.join(parts)}."

@@ -10,15 +10,12 @@ from adawac.errors import ConfigError, RunError
 from adawac.evaluation.comparison import check_units
 from adawac.evaluation.statistics import by_patient
 from adawac.figures.display_names import numbered, plain, run_labels
-from adawac.figures.panels import legend_below, new_figure, say, set_title, with_results
-from adawac.figures.picture import Picture
+from adawac.figures.picture import Picture, legend_below, new_figure, set_title, with_results, write_reason
 from adawac.figures.style import Style
 from adawac.runs import Run, Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["scores"]
 
 _METRICS = {"dice": "DSC (↑ better)", "hd95": "HD95 (↓ better)"}
 _ALL = "all classes"
@@ -38,72 +35,73 @@ def scores(runs: Sequence[Run], style: Style, *, evaluation: str | None = None) 
     """
     asked = len(runs)
     name, runs = with_results(runs, "scores", evaluation)
-    found = [run.scores(name) for run in runs]
-    _check_datasets(found)
-    check_units({str(run.folder): one.unit for run, own in zip(runs, found, strict=True) for one in own if one.unit})
-    metrics = [one for one in _METRICS if any(score.metric == one for all_of in found for score in all_of)]
+    of_runs = [run.scores(name) for run in runs]
+    _check_datasets(of_runs)
+    units = [(str(run.folder), score.unit) for run, scores in zip(runs, of_runs, strict=True) for score in scores]
+    check_units({folder: unit for folder, unit in units if unit})
+    metrics = [metric for metric in _METRICS if any(score.metric == metric for scores in of_runs for score in scores)]
     if not metrics:
         raise RunError(
             f"Expected scores of {' or '.join(_METRICS)} in the evaluation {name!r} of {runs[0].folder}, but got none. "
             f"Make them: {shlex.join(['adawac', 'evaluate', str(runs[0].folder)])}"
         )
     labels = run_labels(runs, 22)
-    rows = _rows(found)
+    rows = _rows(of_runs)
     figure = new_figure(style, 0.95 + len(rows) * max(0.26, 0.13 * len(runs)))
     grid = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
-    tables = {metric: [_by_class(all_of, metric, rows) for all_of in found] for metric in metrics}
+    tables = {metric: [_by_class(scores, metric, rows) for scores in of_runs] for metric in metrics}
     for axes, metric in zip(grid, metrics, strict=True):
         _panel(axes, style, tables[metric], rows)
-        units = {score.unit for all_of in found for score in all_of if score.metric == metric and score.unit}
-        axes.set_xlabel(_METRICS[metric].replace(" (", f", {' and '.join(sorted(units))} (" if units else " ("))
+        unit = next((score.unit for scores in of_runs for score in scores if score.metric == metric and score.unit), "")
+        axes.set_xlabel(_METRICS[metric].replace(" (", f", {unit} (" if unit else " ("))
         if metric == "dice":
             axes.set_xlim(right=1.02)
     grid[0].set_yticks(range(len(rows)), list(rows.values()))
     grid[0].set_ylim(len(rows) - 0.5, -0.5)
     legend_below(figure, *_legend(style, labels), 4 if style.wide else 2)
 
-    patients = {score.patient for all_of in found for score in all_of}
+    patients = {score.patient for scores in of_runs for score in scores}
     title = f"Scores of {len(patients)} patients, evaluation {name}"
     missing = asked - len(runs)
-    set_title(figure, style, f"{title} ({missing} of {asked} runs not evaluated)" if missing else title)
+    set_title(figure, style, title, f"{missing} of {asked} runs not evaluated" if missing else "")
     return Picture(figure=figure, title=title, alt=_describe(tables, labels), style=style)
 
 
-def _check_datasets(found: Sequence[Sequence[Score]]) -> None:
-    """Refuse scores of several data sets: their classes differ, and patients of one name are not one person."""
-    names = {score.dataset: None for all_of in found for score in all_of}
+def _check_datasets(of_runs: Sequence[Sequence[Score]]) -> None:
+    """Refuse scores of several data sets: classes differ, and patients with the same name are different people."""
+    names = {score.dataset: None for scores in of_runs for score in scores}
     if len(names) > 1:
         listed = " and ".join(plain(name, 40) or "an unknown one" for name in names)
-        raise ConfigError(f"Expected runs tested on one data set, but got {listed}. Draw a figure of each by itself.")
+        raise ConfigError(f"Expected runs tested on one data set, but got {listed}. Draw a figure of each.")
 
 
-def _by_class(found: Sequence[Score], metric: str, rows: Iterable[int | None]) -> ByClass:
+def _by_class(scores: Sequence[Score], metric: str, rows: Iterable[int | None]) -> ByClass:
     """Return the score of each class and patient: the mean over the patient's cases, as far as they have a number."""
-    finite = [score for score in found if np.isfinite(score.value)]
+    finite = [score for score in scores if np.isfinite(score.value)]
     return {label: by_patient(finite, metric, label) for label in rows}
 
 
-def _rows(found: Sequence[Sequence[Score]]) -> dict[int | None, str]:
-    """Return the classes by label, all of them together first, which has none."""
-    names = {score.label: score.class_name for all_of in reversed(found) for score in all_of}
+def _rows(of_runs: Sequence[Sequence[Score]]) -> dict[int | None, str]:
+    """Return the names of the classes by label; None, which is all of them together, comes first."""
+    names = {score.label: score.class_name for scores in reversed(of_runs) for score in scores}
     labels = sorted(names)
     shown = numbered([_ALL, *(plain(names[label], 16) for label in labels)])
     return dict(zip([None, *labels], shown, strict=True))
 
 
 def _panel(axes: "Axes", style: Style, tables: Sequence[ByClass], rows: Iterable[int | None]) -> None:
-    patients = sorted({who for table in tables for of_class in table.values() for who in of_class})
+    patients = sorted({patient for table in tables for values in table.values() for patient in values})
     if not patients:
-        say(axes, style, "every case was left out", 0.3)
+        write_reason(axes, style, "every case was left out", 0.3)
         return
     band = _BAND / len(tables)
     spread = dict(zip(patients, np.linspace(-0.28, 0.28, len(patients)) * band, strict=True))
     faint = float(np.clip(12 / len(patients), 0.3, 0.8))
     for row, label in enumerate(rows):
-        places = [row + (number + 0.5) * band - _BAND / 2 for number in range(len(tables))]
-        _join(axes, style, [table[label] for table in tables], places, spread, 0.7 * faint)
-        for number, (table, place) in enumerate(zip(tables, places, strict=True)):
-            _distribution(axes, style.series(number), table[label], place, band, spread, faint)
+        heights = [row + (number + 0.5) * band - _BAND / 2 for number in range(len(tables))]
+        _join(axes, style, [table[label] for table in tables], heights, spread, 0.7 * faint)
+        for number, (table, height) in enumerate(zip(tables, heights, strict=True)):
+            _distribution(axes, style.series(number), table[label], height, band, spread, faint)
     axes.axhline(0.5, color=style.muted, linewidth=0.6)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
@@ -114,7 +112,7 @@ def _join(
     axes: "Axes",
     style: Style,
     tables: Sequence[dict[str, float]],
-    places: Sequence[float],
+    heights: Sequence[float],
     spread: dict[str, float],
     faint: float,
 ) -> None:
@@ -122,9 +120,9 @@ def _join(
     from matplotlib.collections import LineCollection
 
     segments = [
-        [(table[who], place + spread[who]), (after[who], below + spread[who])]
-        for table, after, place, below in zip(tables, tables[1:], places, places[1:], strict=False)
-        for who in sorted(table.keys() & after.keys())
+        [(table[patient], height + spread[patient]), (after[patient], below + spread[patient])]
+        for table, after, height, below in zip(tables, tables[1:], heights, heights[1:], strict=False)
+        for patient in sorted(table.keys() & after.keys())
     ]
     axes.add_collection(LineCollection(segments, colors=style.muted, linewidths=0.35, alpha=faint, zorder=1))
 
@@ -133,7 +131,7 @@ def _distribution(
     axes: "Axes",
     look: tuple[str, str],
     values: dict[str, float],
-    place: float,
+    height: float,
     band: float,
     spread: dict[str, float],
     faint: float,
@@ -143,9 +141,9 @@ def _distribution(
         return
     colour, marker = look
     low, middle, high = np.percentile(list(values.values()), [25, 50, 75])
-    axes.barh(place, high - low, left=low, height=0.8 * band, color=colour, alpha=0.3, linewidth=0, zorder=2)
-    axes.vlines(middle, place - 0.4 * band, place + 0.4 * band, colors=colour, linewidths=1.6, zorder=4)
-    x, y = list(values.values()), [place + spread[who] for who in values]
+    axes.barh(height, high - low, left=low, height=0.8 * band, color=colour, alpha=0.3, linewidth=0, zorder=2)
+    axes.vlines(middle, height - 0.4 * band, height + 0.4 * band, colors=colour, linewidths=1.6, zorder=4)
+    x, y = list(values.values()), [height + spread[patient] for patient in values]
     axes.scatter(x, y, s=5, marker=marker, color=colour, alpha=faint, linewidths=0, zorder=3)
 
 

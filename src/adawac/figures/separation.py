@@ -7,15 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.figures.display_names import progress, run_labels
-from adawac.figures.panels import count_whole, legend_below, new_figure, say, set_title, why_silent
-from adawac.figures.picture import Picture
-from adawac.figures.style import Style
+from adawac.figures.picture import Picture, count_whole, legend_below, new_figure, set_title, why_empty, write_reason
+from adawac.figures.style import Array, Style
 from adawac.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["measures", "quartiles", "separation"]
 
 MEASURES = ("beta_auc", "separated_sparse", "separated_dense", "spread_ce", "spread_ac")
 
@@ -42,9 +39,7 @@ def separation(runs: Sequence[Run], style: Style) -> Picture:
     figure = new_figure(style, 0.75 + (1.35 if alone else 1.15) * rows)
     grid = figure.subplots(rows, columns, sharex="col", sharey=False if alone else "row", squeeze=False)
     panels = grid.reshape(1, 4) if alone else grid.T
-    found = []
-    for run, of_run in zip(runs, panels, strict=True):
-        found.append(_draw_run(of_run, style, run, 1 / columns))
+    of_runs = [_draw_run(of_run, style, run, 1 / columns) for run, of_run in zip(runs, panels, strict=True)]
     for of_run in panels:
         of_run[-1].set_ylim(bottom=0)  # when all of them are drawn: they may share the axis
     for axes in grid[-1]:
@@ -61,14 +56,14 @@ def separation(runs: Sequence[Run], style: Style) -> Picture:
 
     title = f"β of label-sparse and label-dense samples{': ' + labels[0] if alone else ''}"
     far = [f"{label}: {progress(run)}" for run, label in zip(runs, labels, strict=True) if progress(run)]
-    set_title(figure, style, f"{title} ({'; '.join(far)})" if far else title)
-    return Picture(figure=figure, title=title, alt=_describe(labels, found), style=style)
+    set_title(figure, style, title, *far)
+    return Picture(figure=figure, title=title, alt=_describe(labels, of_runs), style=style)
 
 
 def measures(run: Run) -> Measures:
     """Return the five numbers of every epoch, as they were logged; where they were not, from the history."""
     epochs = run.history.epochs
-    logged = {one["epoch"]: one for one in run.metrics}
+    logged = {row["epoch"]: row for row in run.metrics}
     if all(all(name in logged.get(int(epoch), {}) for name in MEASURES) for epoch in epochs):
         rows = [logged[int(epoch)] for epoch in epochs]
     else:
@@ -85,13 +80,13 @@ def _computed(run: Run) -> list[dict[str, Any]]:
     rows = []
     for values in zip(*fields, strict=True):
         seen = np.isfinite(values[0])
-        ell_ce, reg_ac, beta = (one[seen] for one in values)
+        ell_ce, reg_ac, beta = (value[seen] for value in values)
         rows.append(of_epoch(ell_ce, reg_ac, beta, sparse[seen]))
     return rows
 
 
-def quartiles(values: npt.NDArray[Any]) -> Floats:
-    """Return (3, E): quartile, median and quartile of each epoch's samples, those seen; NaN where there are none."""
+def quartiles(values: Array) -> Floats:
+    """Return (3, E): the quartiles of each epoch's samples, of those seen; NaN where there are none."""
     result = np.full((3, len(values)), np.nan)
     for epoch, row in enumerate(values):
         seen = row[np.isfinite(row)]
@@ -105,8 +100,8 @@ def _draw_run(panels: Sequence["Axes"], style: Style, run: Run, share: float) ->
     sparse = run.samples.label_sparse
     epochs = run.history.epochs
     read = {name: run.history.read(name, rows=slice(len(sparse))) for name in ("beta", "reg_ac")}
-    found = measures(run)
-    no_beta, no_acr = why_silent(read["beta"], "β"), why_silent(read["reg_ac"], "ACR")
+    measured = measures(run)
+    no_beta, no_acr = why_empty(read["beta"], "β"), why_empty(read["reg_ac"], "ACR")
     one_sided = None if sparse.any() and not sparse.all() else _one_sided(sparse)
     for axes in panels:
         count_whole(axes.xaxis, 4)
@@ -115,22 +110,22 @@ def _draw_run(panels: Sequence["Axes"], style: Style, run: Run, share: float) ->
     for axes in (of_beta, auc, sides):
         axes.set(ylim=(-0.03, 1.03), yticks=[0, 0.5, 1])
     if no_beta:
-        say(of_beta, style, no_beta, 0.75 * share)
+        write_reason(of_beta, style, no_beta, 0.75 * share)
     else:
         _bands(of_beta, style, epochs, read["beta"], sparse)
     if no_beta or one_sided:
-        say(auc, style, no_beta or one_sided or "", 0.75 * share)
+        write_reason(auc, style, no_beta or one_sided or "", 0.75 * share)
     else:
         auc.axhline(0.5, color=style.muted, linewidth=0.7, linestyle=":")
-        _line(auc, epochs, found["beta_auc"], style.ink, "-")
+        _line(auc, epochs, measured["beta_auc"], style.ink, "-")
     if no_acr:
-        say(sides, style, no_acr, 0.75 * share)
+        write_reason(sides, style, no_acr, 0.75 * share)
     else:
-        _line(sides, epochs, found["separated_sparse"], style.sparse, "-")
-        _line(sides, epochs, found["separated_dense"], style.dense, "--")
-        _line(spread, epochs, found["spread_ac"], style.acr, "--")
-    _line(spread, epochs, found["spread_ce"], style.ce, "-")
-    return found
+        _line(sides, epochs, measured["separated_sparse"], style.sparse, "-")
+        _line(sides, epochs, measured["separated_dense"], style.dense, "--")
+        _line(spread, epochs, measured["spread_ac"], style.acr, "--")
+    _line(spread, epochs, measured["spread_ce"], style.ce, "-")
+    return measured
 
 
 def _one_sided(sparse: npt.NDArray[np.bool_]) -> str:
@@ -143,7 +138,7 @@ def _span(epochs: npt.NDArray[np.int64]) -> tuple[float, float]:
 
 
 def _bands(
-    axes: "Axes", style: Style, epochs: npt.NDArray[np.int64], beta: npt.NDArray[Any], sparse: npt.NDArray[np.bool_]
+    axes: "Axes", style: Style, epochs: npt.NDArray[np.int64], beta: Array, sparse: npt.NDArray[np.bool_]
 ) -> None:
     axes.axhline(0.5, color=style.muted, linewidth=0.7, linestyle=":")
     for members, colour, line in ((sparse, style.sparse, "-"), (~sparse, style.dense, "--")):
@@ -170,7 +165,7 @@ def _legend(figure: Any, style: Style) -> None:
     legend_below(figure, handles, list(entries), 4 if style.wide else 2)
 
 
-def _describe(labels: Sequence[str], found: Sequence[Measures]) -> str:
+def _describe(labels: Sequence[str], of_runs: Sequence[Measures]) -> str:
     words = {
         "beta_auc": "an area under the curve of {:.3g}",
         "separated_sparse": "{:.0%} of the label-sparse samples with CE < ACR",
@@ -179,7 +174,7 @@ def _describe(labels: Sequence[str], found: Sequence[Measures]) -> str:
         "spread_ac": "a spread of ACR of {:.3g}",
     }
     parts = []
-    for label, of_run in zip(labels, found, strict=True):
+    for label, of_run in zip(labels, of_runs, strict=True):
         last = {name: values[-1] for name, values in of_run.items()}
         known = [text.format(last[name]) for name, text in words.items() if np.isfinite(last[name])]
         parts.append(f"{label} ends with {', '.join(known)}")

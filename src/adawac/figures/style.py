@@ -1,6 +1,5 @@
 """One look for all figures: sizes, fonts and colours, light and dark."""
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,23 +7,25 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
 
+Array = npt.NDArray[Any]
 Theme = Literal["light", "dark"]
 Width = Literal["column", "text"] | float
 
 _WIDTHS = {"column": 3.4, "text": 7.0}
 _NARROWEST, _WIDEST = 2.5, 20.0
-_SMALL, _NORMAL = 7.0, 7.5  # points, on paper: a figure is drawn in the size in which it is printed
+_SMALL, _NORMAL = 7.0, 7.5  # points, on paper: a figure is drawn in its printed size
 
 # Ink, paper, secondary ink, grid.
 _THEMES = {"light": ("#1A1A1A", "#FFFFFF", "#5F5F5F", "#E3E3E3"), "dark": ("#EDEDED", "#14171A", "#A8A8A8", "#34393E")}
 
-# Okabe and Ito's colours, which can be told apart with any kind of colour vision, and one more.
+# Okabe and Ito's colours, which people with any kind of colour vision can tell apart, and one more.
 _COLOURS = ("#D55E00", "#009E73", "#E69F00", "#F0E442", "#56B4E9", "#CC79A7", "#0072B2", "#9A6FB0")
 _SERIES = {
     "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
@@ -32,7 +33,7 @@ _SERIES = {
 }
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
-# For names that DejaVu Sans, which comes with matplotlib, has no glyphs for; those that are installed are used.
+# For names that DejaVu Sans, which comes with matplotlib, has no glyphs for; used if they are installed.
 _FURTHER_FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -43,7 +44,7 @@ _FURTHER_FONTS = (
 )
 
 
-@functools.cache
+@cache
 def families() -> tuple[str, ...]:
     """Return the fonts of the figures, in the order in which they are tried."""
     from matplotlib.font_manager import fontManager
@@ -126,12 +127,12 @@ class Style:
 
     @staticmethod
     def class_colour(label: int) -> str:
-        """Return the colour of a class; from the ninth on they come again lighter, then darker."""
+        """Return the colour of a class; from the ninth on they repeat lighter, then darker."""
         from matplotlib.colors import to_hex, to_rgb
 
-        turn, place = divmod(label - 1, len(_COLOURS))
+        turn, index = divmod(label - 1, len(_COLOURS))
         towards, share = ((0.0, 0.0), (1.0, 0.5), (0.0, 0.4))[turn % 3]
-        red, green, blue = ((1 - share) * one + share * towards for one in to_rgb(_COLOURS[place]))
+        red, green, blue = ((1 - share) * channel + share * towards for channel in to_rgb(_COLOURS[index]))
         return str(to_hex((red, green, blue)))
 
     def sequential(self) -> "Colormap":
@@ -214,7 +215,6 @@ class Style:
 
 def _part_of(name: str, start: float, end: float, unseen: str) -> "Colormap":
     import matplotlib
-    import numpy as np
     from matplotlib.colors import ListedColormap
 
     part = ListedColormap(matplotlib.colormaps[name](np.linspace(start, end, 256)), name=f"{name}-part")

@@ -7,17 +7,23 @@ import numpy.typing as npt
 
 from adawac.data.cases import SampleTable
 from adawac.figures.display_names import numbered, plain, progress, run_labels
-from adawac.figures.panels import count_whole, legend_below, new_figure, say, set_title, why_silent
-from adawac.figures.picture import DPI, Picture
-from adawac.figures.style import Style
+from adawac.figures.picture import (
+    DPI,
+    Picture,
+    count_whole,
+    legend_below,
+    new_figure,
+    set_title,
+    why_empty,
+    write_reason,
+)
+from adawac.figures.style import Array, Style
 from adawac.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
-
-__all__ = ["Arrangement", "arrange", "block_means", "weights"]
 
 _PANELS = {
     "ell_ce": ("cross-entropy", "CE"),
@@ -27,11 +33,10 @@ _PANELS = {
 _CASE, _LIMIT, _LIGHT = "#000000", "#A000C8", "#D0D0D0"
 _WIDTH = 0.72  # of the figure's width is a panel's
 _LEAST_ROOM = 5.0  # points that a case needs for lines across the map
-Array = npt.NDArray[Any]
 
 
 class Arrangement(NamedTuple):
-    """In which order samples stand, and what lies between them.
+    """The order of the samples, and where the lines between them are.
 
     Attributes:
         order: (n,) rows of the table, by case and slice.
@@ -48,8 +53,8 @@ class Arrangement(NamedTuple):
 
 def arrange(table: SampleTable) -> Arrangement:
     """Order samples by case, as the table has them, and by slice."""
-    place = {case: number for number, case in enumerate(table.cases)}
-    numbers = np.array([place[one] for one in table.case.tolist()], dtype=np.int64)
+    number_of = {case: number for number, case in enumerate(table.cases)}
+    numbers = np.array([number_of[case] for case in table.case.tolist()], dtype=np.int64)
     order = np.lexsort((table.slice, numbers))
     numbers, sparse = numbers[order], table.label_sparse[order]
     changes = numbers[1:] != numbers[:-1]
@@ -72,8 +77,8 @@ def weights(run: Run, style: Style) -> Picture:
     epochs, values = _read(run, order.order)
     n = len(order.order)
     most = int(_WIDTH * style.inches * DPI), DPI  # pixels of a panel
-    silent = {name: why_silent(one, _PANELS[name][1]) for name, one in values.items()}
-    norm = _log_norm(*(values[name] for name in ("ell_ce", "reg_ac") if silent[name] is None))
+    empty = {name: why_empty(field, _PANELS[name][1]) for name, field in values.items()}
+    norm = _log_norm(*(values[name] for name in ("ell_ce", "reg_ac") if empty[name] is None))
 
     figure = new_figure(style, 4.6 if style.wide else 4.2)
     crowded = _room(style, order) < _LEAST_ROOM  # lines across the maps would hide them
@@ -83,9 +88,8 @@ def weights(run: Run, style: Style) -> Picture:
     for axes, (name, (title, short)) in zip(panels, _PANELS.items(), strict=False):
         axes.set(title=f"{title} ({short})", ylabel="epoch", ylim=(epochs[0] - 0.5, epochs[-1] + 0.5))
         count_whole(axes.yaxis, 4)
-        reason = silent[name]
-        if reason is not None:
-            say(axes, style, reason)
+        if (reason := empty[name]) is not None:
+            write_reason(axes, style, reason)
             continue
         means, steps = block_means(values[name], most)
         _heat_map(axes, style, means, steps, epochs, None if name == "beta" else norm)
@@ -99,8 +103,7 @@ def weights(run: Run, style: Style) -> Picture:
     _legend(figure, ruled, style, bool(np.isnan(values["ell_ce"]).any()))
 
     title = f"{run_labels([run])[0]}: {n} samples × {len(epochs)} epochs"
-    far = progress(run)
-    set_title(figure, style, f"{title} ({far})" if far else title)
+    set_title(figure, style, title, progress(run))
     return Picture(figure=figure, title=title, alt=_describe(table, order, values), style=style)
 
 
@@ -130,7 +133,7 @@ def _read(run: Run, order: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64]
 def block_means(values: Array, most: tuple[int, int]) -> tuple[Array, tuple[int, int]]:
     """Return the means of blocks of neighbours, so that no more than `most` (columns, rows) are left, and their size.
 
-    What is NaN does not count. Blocks are (epochs, samples); the last ones may be smaller.
+    NaN is ignored. Blocks are (epochs, samples); the last ones may be smaller.
     """
     steps = tuple(-(-length // limit) for length, limit in zip(values.shape, most[::-1], strict=True))
     if steps == (1, 1):
@@ -138,16 +141,18 @@ def block_means(values: Array, most: tuple[int, int]) -> tuple[Array, tuple[int,
     sums, counts = np.nan_to_num(values, nan=0.0).astype(np.float64), np.isfinite(values).astype(np.float64)
     for axis, step in enumerate(steps):
         starts = np.arange(0, values.shape[axis], step)
-        sums, counts = (np.add.reduceat(one, starts, axis=axis) for one in (sums, counts))
+        sums, counts = (np.add.reduceat(array, starts, axis=axis) for array in (sums, counts))
     means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
     return means.astype(np.float32), (steps[0], steps[1])
 
 
 def _log_norm(*fields: Array) -> "Normalize":
-    """Return one logarithmic scale for CE and ACR, which compete on equal terms; the outermost percent is cut off."""
+    """Return one logarithmic scale for CE and ACR, so that they can be compared; the outermost percent is cut off."""
     from matplotlib.colors import LogNorm
 
-    seen = np.concatenate([one[np.isfinite(one) & (one > 0)] for one in fields] or [np.ones(1, dtype=np.float32)])
+    seen = np.concatenate(
+        [field[np.isfinite(field) & (field > 0)] for field in fields] or [np.ones(1, dtype=np.float32)]
+    )
     low, high = np.percentile(seen, [1, 99]) if seen.size else (0.1, 1.0)
     return LogNorm(low, high if high > low else low * 1.01, clip=True)
 
@@ -209,7 +214,7 @@ def _label_samples(axes: "Axes", style: Style, order: Arrangement, n: int, step:
 
 
 def _legend(figure: "Figure", ruled: "list[Axes]", style: Style, unseen: bool) -> None:
-    """Explain the lines once, on a light ground: black is theirs in both themes."""
+    """Explain the lines once, on a light background: they are black in both themes."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -218,7 +223,7 @@ def _legend(figure: "Figure", ruled: "list[Axes]", style: Style, unseen: bool) -
         "case boundary": Line2D([], [], color=_CASE, linewidth=1.2),
         "limit of foreground": Line2D([], [], color=_LIMIT, linewidth=1.2),
     }
-    handles = {label: one for label, one in handles.items() if label in drawn}
+    handles = {label: handle for label, handle in handles.items() if label in drawn}
     if unseen:
         handles["not seen"] = Patch(facecolor=style.unseen)
     if handles:

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from adawac.errors import ShapeError, UnknownNameError, near
 from adawac.metrics import masks
 from adawac.metrics.masks import checked_labels, checked_spacing, checked_tolerance, same_shape
-from adawac.metrics.surfaces import count_voxels, crop, surface_distances
+from adawac.metrics.surfaces import Array, count_voxels, crop, surface_distances
 
-Array = npt.NDArray[Any]
 Outcome = Literal["found", "absent", "missed", "invented"]
 
 
@@ -97,16 +96,15 @@ def score_volume(
     """
     rule, tolerance = _convention(convention), checked_tolerance(tolerance)
     num_classes = _num_classes(num_classes)
-    one, other = (
-        checked_labels(name, labels, num_classes) for name, labels in (("prediction", pred), ("truth", label))
+    predicted, truth = same_shape(
+        checked_labels("prediction", pred, num_classes), checked_labels("truth", label, num_classes)
     )
-    one, other = same_shape(one, other)
-    lengths = checked_spacing(spacing, other.ndim)
-    diagonal = float(np.linalg.norm(other.shape * lengths))
-    one, other, lengths = crop(one, other, num_classes, lengths)
-    in_pred, in_truth, in_both = (counts.tolist() for counts in count_voxels(one, other, num_classes))
+    lengths = checked_spacing(spacing, truth.ndim)
+    diagonal = float(np.linalg.norm(truth.shape * lengths))
+    predicted, truth, lengths = crop(predicted, truth, num_classes, lengths)
+    in_pred, in_truth, in_both = (counts.tolist() for counts in count_voxels(predicted, truth, num_classes))
     rows = []
-    for index, distances in enumerate(surface_distances(one, other, num_classes, lengths), start=1):
+    for index, distances in enumerate(surface_distances(predicted, truth, num_classes, lengths), start=1):
         sizes = in_pred[index], in_truth[index]
         values = _scores(in_both[index], sizes, distances, rule, tolerance, diagonal)
         rows.append(ClassScore(label=index, pred_voxels=sizes[0], truth_voxels=sizes[1], **values))
@@ -145,9 +143,9 @@ def _convention(name: str) -> Convention:
     return CONVENTIONS[name]
 
 
-def _num_classes(given: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 2:
+def _num_classes(number: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 2:
         raise ShapeError(
-            f"Expected num_classes to be a whole number ≥ 2, but got {given!r}. Count background, too: 8 organs are 9."
+            f"Expected num_classes to be a whole number ≥ 2, but got {number!r}. Count background, too: 8 organs are 9."
         )
-    return int(given)
+    return int(number)

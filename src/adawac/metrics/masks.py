@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from adawac.errors import DataError, ShapeError
-from adawac.metrics.surfaces import crop, surface_distances
-
-Array = npt.NDArray[Any]
+from adawac.metrics.surfaces import Array, crop, surface_distances
 
 
 def same_shape(pred: Array, truth: Array) -> tuple[Array, Array]:
@@ -46,7 +43,7 @@ def checked_labels(name: str, labels: npt.ArrayLike, num_classes: int) -> Array:
 
 
 def checked_spacing(spacing: Sequence[float] | None, dimensions: int) -> Array:
-    """Return the length of a voxel along each axis; 1 where none is given."""
+    """Return the length of a voxel along each axis; 1 without a spacing."""
     if spacing is None:
         return np.ones(dimensions)
     try:
@@ -73,9 +70,9 @@ def checked_tolerance(tolerance: float) -> float:
 
 def dice(pred: npt.ArrayLike, truth: npt.ArrayLike) -> float:
     """Return the Dice similarity coefficient, 2|P ∩ T| / (|P| + |T|); NaN for two empty masks."""
-    one, other = _masks(pred, truth)
-    total = np.count_nonzero(one) + np.count_nonzero(other)
-    return float(2 * np.count_nonzero(one & other) / total) if total else math.nan
+    pred, truth = _masks(pred, truth)
+    total = np.count_nonzero(pred) + np.count_nonzero(truth)
+    return float(2 * np.count_nonzero(pred & truth) / total) if total else math.nan
 
 
 def hd95(pred: npt.ArrayLike, truth: npt.ArrayLike, spacing: Sequence[float] | None = None) -> float:
@@ -112,41 +109,42 @@ def surface_dice(
     return share_within(*_both_directions(pred, truth, spacing), checked_tolerance(tolerance))
 
 
-def pooled_percentile(there: Array, back: Array) -> float:
+def pooled_percentile(forward: Array, back: Array) -> float:
     """Return medpy's HD95 from the distances of both directions."""
-    return float(np.percentile(np.concatenate([there, back]), 95)) if len(there) and len(back) else math.nan
+    return float(np.percentile(np.concatenate([forward, back]), 95)) if len(forward) and len(back) else math.nan
 
 
-def largest_percentile(there: Array, back: Array) -> float:
+def largest_percentile(forward: Array, back: Array) -> float:
     """Return MONAI's HD95 from the distances of both directions."""
-    return float(max(np.percentile(there, 95), np.percentile(back, 95))) if len(there) and len(back) else math.nan
+    return float(max(np.percentile(forward, 95), np.percentile(back, 95))) if len(forward) and len(back) else math.nan
 
 
-def pooled_mean(there: Array, back: Array) -> float:
+def pooled_mean(forward: Array, back: Array) -> float:
     """Return the ASSD from the distances of both directions."""
-    return float((there.sum() + back.sum()) / (len(there) + len(back))) if len(there) and len(back) else math.nan
+    total = forward.sum() + back.sum()
+    return float(total / (len(forward) + len(back))) if len(forward) and len(back) else math.nan
 
 
-def share_within(there: Array, back: Array, tolerance: float) -> float:
+def share_within(forward: Array, back: Array, tolerance: float) -> float:
     """Return the surface Dice from the distances of both directions."""
     limit = tolerance * (1 + 1e-9)  # 3 · 0.1 mm is within 0.3 mm, whatever the rounding
-    total = len(there) + len(back)
-    within = np.count_nonzero(there <= limit) + np.count_nonzero(back <= limit)
+    total = len(forward) + len(back)
+    within = np.count_nonzero(forward <= limit) + np.count_nonzero(back <= limit)
     return float(within / total) if total else math.nan
 
 
 def _both_directions(pred: npt.ArrayLike, truth: npt.ArrayLike, spacing: Sequence[float] | None) -> tuple[Array, Array]:
-    one, other = _masks(pred, truth)
-    one, other, lengths = crop(one, other, 2, checked_spacing(spacing, one.ndim))
-    return next(surface_distances(one, other, 2, lengths))
+    pred, truth = _masks(pred, truth)
+    pred, truth, lengths = crop(pred, truth, 2, checked_spacing(spacing, pred.ndim))
+    return next(surface_distances(pred, truth, 2, lengths))
 
 
 def _masks(pred: npt.ArrayLike, truth: npt.ArrayLike) -> tuple[Array, Array]:
-    one, other = np.asarray(pred), np.asarray(truth)
-    for name, mask in (("prediction", one), ("truth", other)):
+    pred, truth = np.asarray(pred), np.asarray(truth)
+    for name, mask in (("prediction", pred), ("truth", truth)):
         if mask.dtype != np.bool_:
             raise ShapeError(
                 f"Expected a boolean mask as {name}, but got {mask.dtype} of shape {mask.shape}. Give one class of a "
                 "label map, (labels == 1), or score all of them with adawac.metrics.score_volume."
             )
-    return same_shape(one, other)
+    return same_shape(pred, truth)

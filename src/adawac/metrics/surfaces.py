@@ -2,10 +2,10 @@
 
 A voxel lies on its class's surface if a face neighbour has another class or lies outside the volume. That is the border
 that an erosion with connectivity 1 leaves, medpy's definition. The distance from a surface voxel to the same class's
-surface in the other map is found in the cheapest way that is exact:
+surface in the other map is computed in the cheapest way that is exact:
 
-1. look at the voxels around it, nearest first: where prediction and truth resemble each other, that finds nearly all;
-2. ask a KD-tree of the class's surface;
+1. look at the voxels around it, nearest first: where prediction and truth are similar, this finds nearly all;
+2. query a KD-tree of the class's surface;
 3. where so many surface voxels are about equally far that a tree would visit them all (the middle of a round organ),
    take a distance transform of the class's box.
 """
@@ -16,22 +16,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["count_voxels", "crop", "surface_distances"]
-
 Array = npt.NDArray[Any]
 
-# All constants set speed alone; benchmarks/metrics.py measures it.
+# These constants affect speed only; benchmarks/metrics.py measures it.
 _REACH = 5  # how far to look around, in voxels of the finest axis
-_LOOKS_PER_QUESTION = 500  # looks at a voxel that cost as much as one question to a tree
+_LOOKS_PER_QUERY = 500  # looks at a voxel that cost as much as one query of a tree
 _BLOCK = 2**14  # surface voxels that are looked around at once, so that they stay in the cache
 _VISITS_PER_VOXEL = 8  # points visited by a tree that cost as much as the transform of one voxel
-_PROBES = 32  # questions that tell how many points a tree visits
+_PROBES = 32  # queries that show how many points a tree visits
 
 
 def crop(pred: Array, truth: Array, num_classes: int, spacing: Array) -> tuple[Array, Array, Array]:
     """Return both maps cut to their common foreground with background around it, and the spacing of their axes.
 
-    The axes come in memory order, for no metric depends on their order, and NIfTI files are read in Fortran's.
+    The axes come in memory order: no metric depends on their order, and NIfTI files are read in Fortran's.
     """
     order = sorted(range(truth.ndim), key=lambda axis: -abs(truth.strides[axis]))
     pred, truth, spacing = pred.transpose(order), truth.transpose(order), spacing[order]
@@ -41,16 +39,16 @@ def crop(pred: Array, truth: Array, num_classes: int, spacing: Array) -> tuple[A
     inner = tuple(slice(wide, wide + cut.stop - cut.start) for wide, cut in zip(margin, box, strict=True))
     shape = [cut.stop + wide for wide, cut in zip(margin, inner, strict=True)]
     maps = np.zeros((2, *shape), dtype=np.min_scalar_type(num_classes - 1))
-    for cropped, given in zip(maps, (pred, truth), strict=True):
-        cropped[inner] = given[box]
+    for cropped, whole in zip(maps, (pred, truth), strict=True):
+        cropped[inner] = whole[box]
     return maps[0], maps[1], spacing
 
 
 def count_voxels(pred: Array, truth: Array, num_classes: int) -> tuple[Array, Array, Array]:
-    """Return each class's number of voxels in the prediction, in the truth and in both; background counts nothing."""
+    """Return each class's number of voxels in the prediction, in the truth and in both; background is not counted."""
     foreground = (pred | truth) != 0
-    one, other = pred[foreground], truth[foreground]
-    sizes = [np.bincount(labels, minlength=num_classes) for labels in (one, other, one[one == other])]
+    pred, truth = pred[foreground], truth[foreground]
+    sizes = [np.bincount(labels, minlength=num_classes) for labels in (pred, truth, pred[pred == truth])]
     return sizes[0], sizes[1], sizes[2]
 
 
@@ -66,11 +64,11 @@ def surface_distances(pred: Array, truth: Array, num_classes: int, spacing: Arra
     Yields:
         Two vectors, one number for each surface voxel; infinite where the other map has no such class.
     """
-    own, other = _surface(pred), _surface(truth)
+    of_pred, of_truth = _surface(pred), _surface(truth)
     shells = _shells(pred, spacing)
-    there, back = _distances(own, other, shells, spacing), _distances(other, own, shells, spacing)
+    forward, back = _distances(of_pred, of_truth, shells, spacing), _distances(of_truth, of_pred, shells, spacing)
     for label in range(1, num_classes):
-        yield there[own.labels == label], back[other.labels == label]
+        yield forward[of_pred.labels == label], back[of_truth.labels == label]
 
 
 class _Surface(NamedTuple):
@@ -78,13 +76,13 @@ class _Surface(NamedTuple):
     voxels: Array  # flat indices of the surface voxels
     labels: Array  # their classes
 
-    def places(self, voxels: Array) -> Array:
+    def positions(self, voxels: Array) -> Array:
         """Return voxels as (d, N) indices."""
         return np.array(np.unravel_index(voxels, self.map.shape))
 
 
 def _extent(pred: Array, truth: Array, axis: int) -> slice:
-    others = tuple(one for one in range(truth.ndim) if one != axis)
+    others = tuple(other for other in range(truth.ndim) if other != axis)
     used = np.flatnonzero(pred.any(axis=others) | truth.any(axis=others))
     return slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 0)
 
@@ -97,8 +95,8 @@ def _reach(spacing: Array) -> Array:
 def _surface(labels: Array) -> _Surface:
     edge = np.zeros(labels.shape, dtype=bool)
     for axis in range(labels.ndim):
-        one, mark = np.moveaxis(labels, axis, 0), np.moveaxis(edge, axis, 0)
-        changes = one[1:] != one[:-1]
+        along, mark = np.moveaxis(labels, axis, 0), np.moveaxis(edge, axis, 0)
+        changes = along[1:] != along[:-1]
         mark[1:] |= changes
         mark[:-1] |= changes
     edge &= labels != 0
@@ -118,18 +116,18 @@ def _shells(labels: Array, spacing: Array) -> list[tuple[float, Array]]:
     return list(zip(np.unique(lengths[order]).tolist(), groups, strict=True))
 
 
-def _distances(own: _Surface, other: _Surface, shells: list[tuple[float, Array]], spacing: Array) -> Array:
-    distances = np.full(len(own.voxels), np.inf)
-    shared = np.isin(own.labels, np.unique(other.labels))
-    around = other.map.ravel()
+def _distances(source: _Surface, target: _Surface, shells: list[tuple[float, Array]], spacing: Array) -> Array:
+    distances = np.full(len(source.voxels), np.inf)
+    shared = np.isin(source.labels, np.unique(target.labels))
+    around = target.map.ravel()
     for start in range(0, len(distances), _BLOCK):
         block = start + np.flatnonzero(shared[start : start + _BLOCK])
-        distances[block] = _near_distances(own.voxels[block], own.labels[block], around, shells)
+        distances[block] = _near_distances(source.voxels[block], source.labels[block], around, shells)
     left = np.flatnonzero(shared & np.isinf(distances))
-    labels = own.labels[left]
+    labels = source.labels[left]
     for label in np.unique(labels):
-        far, surface = left[labels == label], other.voxels[other.labels == label]
-        distances[far] = _far_distances(own.places(own.voxels[far]), other.places(surface), spacing)
+        far, surface = left[labels == label], target.voxels[target.labels == label]
+        distances[far] = _far_distances(source.positions(source.voxels[far]), target.positions(surface), spacing)
     return distances
 
 
@@ -145,7 +143,7 @@ def _near_distances(voxels: Array, labels: Array, around: Array, shells: list[tu
         distances[left[~missed]] = length
         before = len(left)
         left, voxels, labels = left[missed], voxels[missed], labels[missed]
-        if (before - len(left)) * _LOOKS_PER_QUESTION <= before * len(steps):
+        if (before - len(left)) * _LOOKS_PER_QUERY <= before * len(steps):
             break
     return distances
 

@@ -1,6 +1,6 @@
 """The report: one HTML file about one or several runs, and the same atlas while a run goes on.
 
-`contents` gathers plain data from run folders, `page` turns them into a file; `watching` and `terminal` follow a run.
+`contents` collects plain data from run folders, `page` turns it into a file; `terminal` shows a run while it goes on.
 """
 
 from adawac.report.contents import Report, collect

@@ -1,8 +1,8 @@
-"""What goes into a report, as plain data: runs are read here, and nothing else is."""
+"""What goes into a report, as plain data: runs are read here, and nowhere else."""
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,91 +14,53 @@ import adawac
 from adawac.data.cases import is_label_dense, is_label_sparse
 from adawac.errors import AdawacError, RunError
 from adawac.figures.style import class_colour, colour_map
-from adawac.report.atlas import Blobs, encode_atlas, has_consistency, late_mean, thin
-from adawac.report.provenance import list_commands, list_environments, list_missing, list_settings
+from adawac.report.blobs import Blobs, Ints, draw_picture, encode_atlas, thin
 from adawac.report.score_table import compare_scores
-from adawac.report.suspects import KINDS, Findings, Suspect, examine_samples
-from adawac.report.thumbnails import draw_picture
+from adawac.report.suspects import (
+    KINDS,
+    Findings,
+    Suspect,
+    examine_samples,
+    has_consistency,
+    late_mean,
+)
 from adawac.report.verdict import describe_weights
 from adawac.runs import Gallery, Run
-
-_FROM_HISTORY = ("beta_sparse", "beta_dense", "beta_auc", "separated_sparse", "separated_dense")
-
-
-def read_curves(run: Run) -> dict[str, Any]:
-    """Return `epochs`, and for each metric a value per epoch or None."""
-    rows = {int(one["epoch"]): dict(one) for one in run.metrics}
-    logged = {name for one in rows.values() for name in one}
-    if not logged.issuperset(_FROM_HISTORY):
-        for epoch, values in _separation(run).items():
-            rows[epoch] = values | rows.get(epoch, {"epoch": epoch})
-    ordered = [rows[epoch] for epoch in sorted(rows)]
-    names = sorted({name for one in ordered for name in one} - {"epoch"})
-    series = {name: [_number(one.get(name)) for one in ordered] for name in names}
-    return {
-        "epochs": [one["epoch"] for one in ordered],
-        "series": {name: values for name, values in series.items() if any(one is not None for one in values)},
-    }
-
-
-def _separation(run: Run) -> dict[int, dict[str, Any]]:
-    """Return by epoch how well beta separates, for runs that did not log it."""
-    if run.samples is None or not np.isfinite(run.history["beta"]).any():
-        return {}
-    from adawac.runs.epoch_statistics import summarise  # it comes with torch, which most reports do without
-
-    sparse = run.samples.label_sparse
-    fields = {name: run.history[name] for name in ("ell_ce", "reg_ac", "beta")}
-    found = {}
-    for place, epoch in enumerate(run.history.epochs.tolist()):
-        seen = np.all([np.isfinite(values[place, : len(sparse)]) for values in fields.values()], axis=0)
-        if seen.any():
-            own = {name: values[place, : len(sparse)][seen] for name, values in fields.items()}
-            summary = summarise(own, sparse[seen])
-            found[epoch] = {name: summary[name] for name in _FROM_HISTORY}
-    return found
-
-
-def _number(value: Any) -> float | None:
-    """Return a number to six digits, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(f"{value:.6g}")
-
+from adawac.runs.environment import scrub
+from adawac.runs.epoch_statistics import summarise
 
 _CELLS = 1_500_000  # of all heat maps together: about 10 MB in the file
 _MOST_SUSPECTS = 300
-
-Ints = npt.NDArray[np.int64]
+_FROM_HISTORY = ("beta_sparse", "beta_dense", "beta_auc", "separated_sparse", "separated_dense")
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything a report shows: JSON's own types, and the large parts as base64."""
+    """Everything a report shows: JSON's types, and the large parts as base64."""
 
     data: dict[str, Any]
     blobs: list[str]
 
 
 def collect(runs: Sequence[Run | Path | str], *, pictures: int = 100) -> Report:
-    """Read runs, whole or not, and return what a report of them shows.
+    """Read runs, complete or not, and return what a report of them shows.
 
     Args:
-        runs: Run folders; the first one is the one that scores are compared with.
+        runs: Run folders; scores are compared with the first one's.
         pictures: How many slices of the galleries to include at most; those of suspects come first.
     """
     if not runs:
         raise RunError("Expected a run folder, but got none. Give one or several.")
-    opened = [one if isinstance(one, Run) else Run(one) for one in runs]
+    opened = [run if isinstance(run, Run) else Run(run) for run in runs]
     blobs = Blobs()
     tables, faults = compare_scores(opened)
     findings = [_examine(run) for run in opened]
-    shown, picture_faults = _pictures(opened, [one.suspects for one in findings], pictures, blobs)
+    shown, picture_faults = _pictures(opened, [finding.suspects for finding in findings], pictures, blobs)
     names = _names([run.folder for run in opened])
     parts = []
-    for place, run in enumerate(opened):
-        more = faults.get(place, []) + picture_faults.get(place, [])
-        parts.append({"name": names[place], **_describe(run, findings[place], len(opened), blobs, more)})
+    for index, run in enumerate(opened):
+        unreadable = faults.get(index, []) + picture_faults.get(index, [])
+        parts.append({"name": names[index], **_describe(run, findings[index], len(opened), blobs, unreadable)})
     data = {
         "adawac": adawac.__version__,
         "kinds": KINDS,
@@ -111,12 +73,13 @@ def collect(runs: Sequence[Run | Path | str], *, pictures: int = 100) -> Report:
     return Report(data, blobs.texts)
 
 
-def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, faults: list[str]) -> dict[str, Any]:
+def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, unreadable: list[str]) -> dict[str, Any]:
     """Return everything about one run."""
     samples = 0 if run.samples is None else min(len(run.samples), run.history.num_samples)
     listed, curves = findings.suspects[:_MOST_SUSPECTS], read_curves(run)
-    rows, epochs = thin(samples, len(run.history), _CELLS // count, [one.row for one in listed])
-    page_row = {int(row): place for place, row in enumerate(rows)}
+    rows, epochs = thin(samples, len(run.history), _CELLS // count, [suspect.row for suspect in listed])
+    page_row = {int(row): index for index, row in enumerate(rows)}
+    names = run.samples.class_names if run.samples is not None else run.data.get("class_names", ())
     return {
         "status": run.status,
         "epoch": run.epoch,
@@ -127,7 +90,9 @@ def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, faults: li
         "summary": {str(key): value for key, value in run.summary.items() if isinstance(value, str | int | float)},
         "dataset": str(run.data.get("dataset") or ""),
         "classes": [
-            {"label": label, "name": name, "colour": class_colour(label)} for label, name in _class_names(run) if label
+            {"label": label, "name": str(name), "colour": class_colour(label)}
+            for label, name in enumerate(names)
+            if label
         ],
         "samples": _samples(run, rows),
         "headline": _headline(run),
@@ -136,23 +101,26 @@ def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, faults: li
         "thinned": {"samples": [len(rows), samples], "epochs": [len(epochs), len(run.history)]},
         "suspects": [
             {
-                "row": page_row[one.row],
-                "kind": one.kind,
-                "score": round(one.score, 4),
-                "epoch": int(np.abs(epochs - one.epoch).argmin()),
-                "reason": one.reason,
+                "row": page_row[suspect.row],
+                "kind": suspect.kind,
+                "score": round(suspect.score, 4),
+                "epoch": int(np.abs(epochs - suspect.epoch).argmin()),
+                "reason": suspect.reason,
             }
-            for one in listed
+            for suspect in listed
         ],
         "suspects_found": len(findings.suspects),
         "suspects_remark": findings.remark,
         "curves": curves,
-        "settings": list_settings(run),
-        "environment": list_environments(run),
-        "commands": list_commands(run),
-        "missing": list_missing(run, faults),
+        "settings": [[path, _text(value)] for path, value in _flatten(run.settings)],
+        "environment": [[[path, _text(value)] for path, value in _flatten(start)] for start in run.environments],
+        "commands": _commands(run),
+        "missing": _missing(run, unreadable),
         "outdated": [f"{part} is {why}" for part, why in run.outdated.items()],
     }
+
+
+# -- samples ----------------------------------------------------------------------------------------------------------
 
 
 def _samples(run: Run, rows: Ints) -> dict[str, Any]:
@@ -163,11 +131,11 @@ def _samples(run: Run, rows: Ints) -> dict[str, Any]:
     numbers = {case: number for number, case in enumerate(table.cases)}
     return {
         "cases": list(table.cases),
-        "case": [numbers[str(one)] for one in table.case[rows]],
+        "case": [numbers[str(case)] for case in table.case[rows]],
         "slice": table.slice[rows].tolist(),
-        "id": [str(one) for one in table.id[rows]],
-        "group": [str(one) for one in table.group[rows]],
-        "share": [None if np.isnan(one) else float(f"{one:.6g}") for one in _share(run)[rows]],
+        "id": [str(sample) for sample in table.id[rows]],
+        "group": [str(group) for group in table.group[rows]],
+        "share": [_number(share) for share in _share(run)[rows].tolist()],
     }
 
 
@@ -183,20 +151,20 @@ def _headline(run: Run) -> dict[str, Any]:
     """
     share = _share(run)
     sparse, dense = is_label_sparse(share), is_label_dense(share)
-    found: dict[str, Any] = {
-        "samples": len(share),
+    headline: dict[str, Any] = {
+        "samples": len(sparse),
         "cases": 0 if run.samples is None else len(run.samples.cases),
         "sparse": int(sparse.sum()),
         "dense": int(dense.sum()),
     }
-    if len(run.history) and len(share):
-        beta = late_mean(run.history["beta"])[: len(share)]
+    if len(run.history) and len(sparse):
+        beta = late_mean(run.history["beta"])[: len(sparse)]
         moves = np.isfinite(beta).any() and np.ptp(beta[np.isfinite(beta)]) > 1e-6
-        found["weighs"] = "nothing" if not moves else "both" if has_consistency(run.history["reg_ac"]) else "ce"
-        if found["weighs"] == "both":
-            for name, side in (("sparse_low", beta[sparse] < 0.5), ("dense_high", beta[dense] > 0.5)):
-                found[name] = int(side.sum())
-    return found
+        headline["weighs"] = "nothing" if not moves else "both" if has_consistency(run.history["reg_ac"]) else "ce"
+        if headline["weighs"] == "both":
+            headline["sparse_low"] = int((beta[sparse] < 0.5).sum())
+            headline["dense_high"] = int((beta[dense] > 0.5).sum())
+    return headline
 
 
 def _examine(run: Run) -> Findings:
@@ -209,66 +177,170 @@ def _examine(run: Run) -> Findings:
     return examine_samples(share, history.epochs, *fields, held=held if isinstance(held, int) else 0)
 
 
-def _class_names(run: Run) -> list[tuple[int, str]]:
-    names = run.samples.class_names if run.samples is not None else run.data.get("class_names", ())
-    return list(enumerate(str(name) for name in names))
+# -- curves -----------------------------------------------------------------------------------------------------------
+
+
+def read_curves(run: Run) -> dict[str, Any]:
+    """Return `epochs`, and for each metric a value per epoch or None."""
+    rows = {int(row["epoch"]): dict(row) for row in run.metrics}
+    logged = {name for row in rows.values() for name in row}
+    if not logged.issuperset(_FROM_HISTORY):
+        for epoch, values in _separation(run).items():
+            rows[epoch] = values | rows.get(epoch, {"epoch": epoch})
+    ordered = [rows[epoch] for epoch in sorted(rows)]
+    names = sorted({name for row in ordered for name in row} - {"epoch"})
+    series = {name: [_number(row.get(name)) for row in ordered] for name in names}
+    return {
+        "epochs": [row["epoch"] for row in ordered],
+        "series": {name: values for name, values in series.items() if any(value is not None for value in values)},
+    }
+
+
+def _separation(run: Run) -> dict[int, dict[str, Any]]:
+    """Return by epoch how well beta separates, for runs that did not log it."""
+    if run.samples is None or not np.isfinite(run.history["beta"]).any():
+        return {}
+    sparse = run.samples.label_sparse
+    fields = {name: run.history[name][:, : len(sparse)] for name in ("ell_ce", "reg_ac", "beta")}
+    by_epoch = {}
+    for index, epoch in enumerate(run.history.epochs.tolist()):
+        seen = np.all([np.isfinite(values[index]) for values in fields.values()], axis=0)
+        if seen.any():
+            summary = summarise({name: values[index][seen] for name, values in fields.items()}, sparse[seen])
+            by_epoch[epoch] = {name: summary[name] for name in _FROM_HISTORY}
+    return by_epoch
+
+
+def _number(value: Any) -> float | None:
+    """Return a number to six digits, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}")
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
 
 
 def _pictures(
     runs: Sequence[Run], suspects: list[list[Suspect]], most: int, blobs: Blobs
 ) -> tuple[list[dict[str, Any]], dict[int, list[str]]]:
     """Return the slices of all galleries by sample id, each with the prediction of every run that has one."""
-    places, faults = _gallery_places(runs)
-    galleries = {id(gallery): gallery for found in places.values() for _, gallery in found}.values()
+    sources, faults = _gallery_sources(runs)
+    galleries = {id(gallery): gallery for pairs in sources.values() for _, gallery in pairs}.values()
     wanted = dict.fromkeys(
-        str(run.samples.id[one.row])
-        for run, own in zip(runs, suspects, strict=True)
+        str(run.samples.id[suspect.row])
+        for run, of_run in zip(runs, suspects, strict=True)
         if run.samples is not None
-        for one in own
+        for suspect in of_run
     )
-    # What several runs show can be compared; then the runs take turns, for each gallery is in an order of its own.
+    # Slices that several runs have can be compared; after these the runs take turns, each in its gallery's order.
     ranks = {name: rank for gallery in galleries for rank, name in enumerate(gallery)}
-    rest = sorted((name for name in places if name not in wanted), key=lambda name: (-len(places[name]), ranks[name]))
-    order = [*(name for name in wanted if name in places), *rest]
+    rest = sorted((name for name in sources if name not in wanted), key=lambda name: (-len(sources[name]), ranks[name]))
+    order = [*(name for name in wanted if name in sources), *rest]
     shown = []
     for name in order[: max(most, 0)]:
         drawn: dict[str, Any] = {}
-        for place, gallery in places[name]:
+        for index, gallery in sources[name]:
             try:
-                one = draw_picture(gallery[name], blobs)
+                picture = draw_picture(gallery[name], blobs)
             except (AdawacError, OSError, ValueError, LookupError, TypeError) as error:
-                faults.setdefault(place, []).append(f"{name!r} of {gallery.path.name}: {error}")
+                faults.setdefault(index, []).append(f"{name!r} of {gallery.path.name}: {error}")
                 continue
-            prediction = one.pop("prediction")
-            drawn = drawn or {**one, "predictions": {}}
-            drawn["label"] = one["label"] if drawn["label"] is None else drawn["label"]
+            prediction = picture.pop("prediction")
+            drawn = drawn or {**picture, "predictions": {}}
+            drawn["label"] = picture["label"] if drawn["label"] is None else drawn["label"]
             if prediction is not None:
-                drawn["predictions"].setdefault(str(place), prediction)
+                drawn["predictions"].setdefault(str(index), prediction)
         if drawn:
             shown.append(drawn)
     return shown, faults
 
 
-def _gallery_places(runs: Sequence[Run]) -> tuple[dict[str, list[tuple[int, Gallery]]], dict[int, list[str]]]:
+def _gallery_sources(runs: Sequence[Run]) -> tuple[dict[str, list[tuple[int, Gallery]]], dict[int, list[str]]]:
     """Return for each sample id the runs and galleries that show it."""
-    places: dict[str, list[tuple[int, Gallery]]] = {}
+    sources: dict[str, list[tuple[int, Gallery]]] = {}
     faults: dict[int, list[str]] = {}
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         for title in run.galleries:
             try:
                 gallery = run.gallery(title)
                 for name in gallery:
-                    places.setdefault(name, []).append((place, gallery))
+                    sources.setdefault(name, []).append((index, gallery))
             except (AdawacError, OSError) as error:
-                faults.setdefault(place, []).append(str(error))
-    return places, faults
+                faults.setdefault(index, []).append(str(error))
+    return sources, faults
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
     """Return names that tell the folders apart: as few of their last parts as that takes."""
-    parts = [folder.resolve().parts for folder in folders]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(one[-depth:]) for one in parts]
+    paths = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-depth:]) for parts in paths]
         if len(set(names)) == len(names):
             return names
-    return [f"{one[-1]} ({place + 1})" for place, one in enumerate(parts)]  # the same folder, given twice
+    return [f"{parts[-1]} ({number})" for number, parts in enumerate(paths, start=1)]  # the same folder twice
+
+
+# -- where a run comes from -------------------------------------------------------------------------------------------
+
+_RESULTS = ("checkpoints", "scores", "gallery")  # normal to lack: not made yet, or removed
+_REMEDIES = {
+    "config.yaml": "Without it the run cannot be repeated from its folder.",
+    "environment.json": "Versions and hardware are unknown.",
+    "data.json": "Class names come from the table of samples, if that is there.",
+    "samples.csv": "Without it no atlas can be drawn: it says which slice each weight belongs to.",
+    "metrics.jsonl": "There are no training curves before the first epoch is over.",
+    "history.bin": "There is no atlas before the first epoch is over.",
+    "checkpoints": "There are no weights to evaluate or predict with.",
+    "scores": "Evaluate the run to get scores: adawac evaluate RUN.",
+    "gallery": "Evaluate the run to get pictures: adawac evaluate RUN.",
+}
+
+
+def _commands(run: Run) -> list[dict[str, str]]:
+    """Return command lines with what each is for."""
+    name = shlex.quote(run.folder.resolve().name)
+    commands = [
+        {"why": "and resumed" if index else "as it was started", "command": shlex.join(map(str, start["command"]))}
+        for index, start in enumerate(run.environments)
+        if start.get("command")
+    ]
+    if "loop" not in run.settings:  # a run of another training loop can only be repeated by that loop
+        again = f"adawac train --config {name}/config.yaml --out {name}-again"
+        commands.append({"why": "train it again from its own configuration", "command": again})
+        commands.append({"why": "score it on its test cases", "command": f"adawac evaluate {name}"})
+    return commands
+
+
+def _missing(run: Run, unreadable: list[str]) -> list[dict[str, Any]]:
+    """Return the parts that the folder lacks, why, what that means or what to do, and whether it is `normal`."""
+    young = run.status == "running" and not run.epoch
+    missing = [
+        {
+            "part": part,
+            "why": _text(why),
+            "remedy": _REMEDIES.get(part, ""),
+            "normal": part in _RESULTS or (young and part in ("metrics.jsonl", "history.bin")),
+        }
+        for part, why in run.missing.items()
+    ]
+    return missing + [{"part": "a result", "why": _text(why), "remedy": "", "normal": False} for why in unreadable]
+
+
+def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every setting as its path and its value."""
+    if isinstance(value, Mapping) and value:
+        for key, entry in value.items():
+            yield from _flatten(entry, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, value
+
+
+def _text(value: Any) -> str:
+    """Return a setting as text, without the user's home and name."""
+    if value is None or isinstance(value, Mapping):
+        return "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(entry) for entry in value) or "none"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return scrub(["", text])[1] if isinstance(value, str | Path) else text

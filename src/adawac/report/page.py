@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else, written once or again and again while a run goes on."""
+"""The report as one self-contained HTML file, written once, or again and again while a run goes on."""
 
 import base64
 import hashlib
@@ -15,6 +15,8 @@ from adawac.errors import ConfigError, MissingFileError, RunError
 from adawac.files import explained, write_text
 from adawac.report.contents import Report, collect
 from adawac.runs import Run
+
+log = logging.getLogger(__name__)
 
 _SCRIPTS = (
     "elements.js",
@@ -41,10 +43,10 @@ def write_report(
     """Write a report of one or several runs: one HTML file that works offline.
 
     Args:
-        runs: Run folders, whole or not; the first is the one that others are compared with.
+        runs: Run folders, complete or not; the others are compared with the first.
         out: The file; it is replaced in one step.
         pictures: How many slices of the galleries to include at most.
-        refresh: Let the page load itself again after so many seconds, for a run that goes on.
+        refresh: Make the page reload after so many seconds, for a run in progress.
 
     Returns:
         The file.
@@ -56,7 +58,7 @@ def write_report(
     if path.is_dir():
         raise RunError(f"Expected a file for the report, but {path} is a folder. Give a name such as report.html.")
     text = render(collect(listed, pictures=pictures), refresh=refresh)
-    with explained(RunError, str(path), "Make room, or choose another place."):
+    with explained(RunError, str(path), "Make room, or choose another path."):
         write_text(path, text)
     return path
 
@@ -82,7 +84,7 @@ def render(report: Report, *, refresh: float | None = None) -> str:
         "script": script,
     }
     # One pass: a name that reads like a marker stays what it is.
-    return re.sub(r"<!--:(\w+):-->|\[\[(\w+)\]\]", lambda found: parts[found[1] or found[2]], _asset("page.html"))
+    return re.sub(r"<!--:(\w+):-->|\[\[(\w+)\]\]", lambda marker: parts[marker[1] or marker[2]], _asset("page.html"))
 
 
 def _embed(data: object) -> str:
@@ -101,25 +103,22 @@ def _script() -> str:
 
 
 def _source(text: str) -> str:
-    """Return the hash by which a policy knows a script or style."""
+    """Return the hash that identifies a script or style in the page's policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-log = logging.getLogger(__name__)
+def follow(
+    folder: Path | str, *, every: float = 5.0, wait: bool = False, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[Run]:
+    """Yield a run again every few seconds, until it has ended, well or not.
 
-Sleep = Callable[[float], None]
-
-
-def follow(folder: Path | str, *, every: float = 5.0, wait: bool = False, sleep: Sleep = time.sleep) -> Iterator[Run]:
-    """Yield a run anew every few seconds; the last one has ended, well or not.
-
-    A run whose process died without a word counts as interrupted, and ends this too.
+    A run whose process died counts as interrupted, and ends this too.
 
     Args:
         folder: The run folder.
         every: Seconds between two looks.
-        wait: Wait for a folder that is not there yet; otherwise that is an error.
-        sleep: What waits.
+        wait: Wait for a folder that does not exist yet; otherwise that is an error.
+        sleep: Waits so many seconds.
     """
     if every <= 0:
         raise RunError(
@@ -133,7 +132,7 @@ def follow(folder: Path | str, *, every: float = 5.0, wait: bool = False, sleep:
                 raise
             sleep(every)
             continue
-        wait = False  # from now on, a folder that is gone is an error
+        wait = False  # from now on, a missing folder is an error
         status = run.status
         yield run
         if status != "running":
@@ -142,9 +141,9 @@ def follow(folder: Path | str, *, every: float = 5.0, wait: bool = False, sleep:
 
 
 def watch_page(run: Run, out: Path, *, every: float) -> None:
-    """Write the report of a run that may go on; as long as it does, the page loads itself again.
+    """Write the report of a run; while the run goes on, the page reloads itself.
 
-    What cannot be read at this moment, because it is being written, is a reason to keep the last page.
+    If a file cannot be read because it is being written, the last page stays.
     """
     going = run.status == "running"
     try:

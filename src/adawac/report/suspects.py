@@ -1,22 +1,20 @@
 """Samples worth a second look: where beta or CE contradict the label, or beta jumped.
 
-A suspect is a question, not a verdict. A label-dense sample whose CE stays far above that of others like it is one
-whose label the network does not learn, one that beta sent to consistency is one that it finds easy although it carries
-labels, and an empty one with a high CE is one where it sees something. A rule that accuses a
-crowd says something of the run and nothing of single labels: it gives a sentence then, and no suspects.
+A suspect is a question, not a verdict. The network does not learn the label of a label-dense sample whose CE stays far
+above that of similar ones. It finds a label-dense sample that beta sent to consistency easy although it carries labels,
+and it sees something in an empty sample with a high CE. A rule that accuses a crowd says something about the run, not
+about single labels: it then gives a sentence and no suspects.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from adawac.data.cases import is_label_dense, is_label_sparse
-from adawac.report.atlas import has_consistency, late_epochs, late_mean
-
-__all__ = ["KINDS", "Findings", "Suspect", "examine_samples", "find_suspects"]
+from adawac.figures.style import Array
 
 KINDS = {
     "dense-high-ce": "label-dense, with an unusually high cross-entropy",
@@ -28,7 +26,7 @@ KINDS = {
 # Where a rule accuses a crowd: what happened, and what to do.
 _CROWDS = {
     "dense-high-ce": (
-        "{} label-dense samples ({}) have a cross-entropy far above that of others like them",
+        "{} label-dense samples ({}) have a cross-entropy far above that of similar ones",
         "Perhaps there are two kinds of images, or the training is not over.",
     ),
     "dense-to-consistency": (
@@ -39,18 +37,16 @@ _CROWDS = {
     "beta-jump": ("β of {} samples ({}) jumped", "Try a smaller method.options.eta_beta."),
 }
 _CROWD = 0.1  # of the samples that a rule looks at: above this share it accuses nobody
-_FEW = 3  # of whatever group are no crowd
+_FEW = 3  # of whatever group are not a crowd
 
 _LIKE = (20, 200)  # samples at least and at most, else a tenth, that a label-dense one is compared with
 _FAR = 4.0  # robust standard deviations of log CE above their median: one in 30 000 of a normal distribution
 _TO_DEVIATION = 1.4826  # makes the MAD of a normal distribution its standard deviation
-_LEAST_DEVIATION = 0.1  # of log CE: where all samples are alike, a difference of some percent is none
+_LEAST_DEVIATION = 0.1  # of log CE: where all samples are alike, a difference of some percent means nothing
 _PLAIN = 0.05  # of the score of a label-dense sample: β just below 1/2, or hardly any foreground, is no news
-_BUSIER = 0.25  # an empty sample is a suspect from where its CE is above this share of the label-dense ones
+_BUSIER = 0.25  # an empty sample is a suspect if its CE is above this share of the label-dense ones
 _JUMP = 0.3  # of beta, between two epochs, beyond what the other samples do
 _SETTLING = 0.2  # of the epochs, in which beta leaves 1/2: jumps are natural
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +70,11 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the samples' histories give.
+    """What the samples' histories show.
 
     Attributes:
         suspects: The plainest first.
-        remark: What so many samples have in common that it says something of the run, and what to do; or nothing.
+        remark: What so many samples have in common that it says something about the run, and what to do; or nothing.
     """
 
     suspects: list[Suspect]
@@ -103,64 +99,83 @@ def examine_samples(
         beta: (E, n); NaN where a sample was not seen.
         ell_ce: (E, n).
         reg_ac: (E, n); where it is given and zero throughout, beta sends nothing to consistency.
-        held: How many epochs the weights waited for (`method.hold_epochs`): what was done is no advice.
+        held: How many epochs the weights waited for (`method.hold_epochs`), so that the advice differs from it.
     """
     if not len(epochs):
         return Findings(suspects=[], remark="")
-    dense, empty, moving = is_label_dense(share), is_label_sparse(share), np.isfinite(beta).any(axis=0)
-    rules = [(_dense_with_high_ce(share, ell_ce), dense), (_empty_with_high_ce(share, ell_ce), empty)]
+    sparse, dense = is_label_sparse(share), is_label_dense(share)
+    late_ce = late_mean(ell_ce)
+    rules = [
+        (list(_dense_with_high_ce(share, dense, late_ce, len(epochs))), dense),
+        (list(_empty_with_high_ce(sparse, dense, late_ce, len(epochs))), sparse),
+    ]
     seen = beta[np.isfinite(beta)]
-    if seen.size and np.ptp(seen) > 1e-6:  # a method that leaves beta alone says nothing by it
-        rules.append((_jumps(epochs, beta), moving))
+    if seen.size and np.ptp(seen) > 1e-6:  # beta that does not move says nothing
+        rules.append((list(_jumps(epochs, beta)), np.isfinite(beta).any(axis=0)))
         if reg_ac is None or has_consistency(reg_ac):
-            rules.insert(0, (_dense_to_consistency(share, beta), dense))
+            rules.insert(0, (list(_dense_to_consistency(share, dense, late_mean(beta), len(epochs))), dense))
     suspects: list[Suspect] = []
     crowds: list[tuple[str, int, int]] = []
-    for found, looked_at in rules:
-        of = int(looked_at.sum())
-        if len(found) > max(_CROWD * of, _FEW):
-            crowds.append((found[0].kind, len(found), of))
+    for accused, looked_at in rules:
+        total = int(looked_at.sum())
+        if len(accused) > max(_CROWD * total, _FEW):
+            crowds.append((accused[0].kind, len(accused), total))
         else:
-            suspects += found
+            suspects += accused
     return Findings(
-        suspects=sorted(suspects, key=lambda one: (-one.score, one.row, one.kind)),
+        suspects=sorted(suspects, key=lambda suspect: (-suspect.score, suspect.row, suspect.kind)),
         remark=_describe_crowds(crowds, held),
     )
 
 
+def late_epochs(count: int) -> int:
+    """Return how many of the last epochs show where a sample ended up: a tenth of them, from 1 to 20."""
+    return min(max(count // 10, 1), 20)
+
+
+def late_mean(values: Array) -> npt.NDArray[np.float64]:
+    """Return (n,) the mean of (E, n) over the late epochs; NaN for a sample that none of them saw."""
+    last = np.asarray(values[-late_epochs(len(values)) :], dtype=np.float64)
+    seen = np.isfinite(last)
+    count = seen.sum(axis=0)
+    return np.where(count > 0, np.where(seen, last, 0).sum(axis=0) / np.maximum(count, 1), np.nan)
+
+
+def has_consistency(reg_ac: Array) -> bool:
+    """Return whether a run had a consistency term, which is what beta near 0 sends a sample to."""
+    return bool((reg_ac > 0).any())
+
+
 def _describe_crowds(crowds: list[tuple[str, int, int]], held: int) -> str:
-    """Return what the crowds have in common, one after the other, and then what to do, or nothing without any."""
+    """Return what the crowds have in common, one after the other, and then what to do; nothing without crowds."""
     if not crowds:
         return ""
-    whats = [_CROWDS[kind][0].format(f"{count:,} of {of:,}", _percent(count / of)) for kind, count, of in crowds]
+    whats = [
+        _CROWDS[kind][0].format(f"{count:,} of {total:,}", percent(count / total)) for kind, count, total in crowds
+    ]
     wait = f"more than method.hold_epochs={held}" if held else "method.hold_epochs=3"
     advice = " ".join(filter(None, (_CROWDS[kind][1].format(wait) for kind, _, _ in crowds)))
-    text = (
-        f"{'; '.join(whats)}. So many speak of the run rather than of single labels: none of them is listed. {advice}"
-    )
-    return text.rstrip()
+    text = "So many tell something about the run, not about single labels: none of them is listed."
+    return f"{'; '.join(whats)}. {text} {advice}".rstrip()
 
 
-def _dense_with_high_ce(share: Array, ell_ce: Array) -> list[Suspect]:
-    """Find what lies far above the median log CE of its like, in units of a spread that outliers do not widen (MAD)."""
-    late, when = late_mean(ell_ce), _when(len(ell_ce))
-    rows = np.flatnonzero(is_label_dense(share) & (late > 0))  # NaN is not
+def _dense_with_high_ce(share: Array, dense: Array, late: Array, epochs: int) -> Iterator[Suspect]:
+    """Yield what lies far above the median log CE of similar samples, in units of a robust spread (MAD)."""
+    rows = np.flatnonzero(dense & (late > 0))  # False for NaN
     if len(rows) < 2:
-        return []
+        return
     rows = rows[np.argsort(share[rows], kind="stable")]
     above, far = _compare_with_like(np.log(late[rows]))
-    return [
-        Suspect(
-            row=int(rows[place]),
+    for index in np.flatnonzero(far > _FAR):
+        yield Suspect(
+            row=int(rows[index]),
             kind="dense-high-ce",
-            score=float(1 - _FAR / (2 * far[place])),
-            epoch=len(ell_ce) - 1,
-            reason=f"Its CE was {late[rows[place]]:.3g} {when}, {np.exp(above[place]):.2g} times the median of samples "
-            f"with about as much foreground ({far[place]:.1f} robust deviations): the network does not learn its label."
-            " Is it right?",
+            score=float(1 - _FAR / (2 * far[index])),
+            epoch=epochs - 1,
+            reason=f"Its CE was {late[rows[index]]:.3g} {_when(epochs)}, {np.exp(above[index]):.2g} times the median "
+            f"of samples with about as much foreground ({far[index]:.1f} robust deviations): the network does not "
+            "learn its label. Is it right?",
         )
-        for place in np.flatnonzero(far > _FAR)
-    ]
 
 
 def _compare_with_like(logs: Array) -> tuple[Array, Array]:
@@ -177,80 +192,67 @@ def _compare_with_like(logs: Array) -> tuple[Array, Array]:
     return above, above / np.maximum(deviation, _LEAST_DEVIATION)
 
 
-def _dense_to_consistency(share: Array, beta: Array) -> list[Suspect]:
-    late, when = late_mean(beta), _when(len(beta))
-    dense = np.sort(share[is_label_dense(share)])
-    found = []
-    for row in np.flatnonzero(is_label_dense(share) & (late < 0.5)):
-        at_most = float(np.searchsorted(dense, share[row], "right") / len(dense))  # share of those with no more
+def _dense_to_consistency(share: Array, dense: Array, late: Array, epochs: int) -> Iterator[Suspect]:
+    shares = np.sort(share[dense])
+    for row in np.flatnonzero(dense & (late < 0.5)):
+        at_most = float(np.searchsorted(shares, share[row], "right") / len(shares))  # share of those with no more
         score = float((1 - 2 * late[row]) * at_most)
         if score >= _PLAIN:
-            found.append(
-                Suspect(
-                    row=int(row),
-                    kind="dense-to-consistency",
-                    score=score,
-                    epoch=len(beta) - 1,
-                    reason=f"{_percent(share[row], 2)} of it is foreground ({_percent(1 - at_most)} of the label-dense "
-                    f"samples have more), yet β was {late[row]:.2f} {when}: the network finds it easy. "
-                    "Is the label right?",
-                )
+            yield Suspect(
+                row=int(row),
+                kind="dense-to-consistency",
+                score=score,
+                epoch=epochs - 1,
+                reason=f"{percent(share[row], 2)} of it is foreground ({percent(1 - at_most)} of the label-dense "
+                f"samples have more), yet β was {late[row]:.2f} {_when(epochs)}: the network finds it easy. "
+                "Is the label right?",
             )
-    return found
 
 
-def _empty_with_high_ce(share: Array, ell_ce: Array) -> list[Suspect]:
-    late, when = late_mean(ell_ce), _when(len(ell_ce))
-    dense = np.sort(late[is_label_dense(share) & np.isfinite(late)])
-    if not len(dense):
-        return []
-    found = []
-    for row in np.flatnonzero(is_label_sparse(share) & np.isfinite(late)):
-        above = float(np.searchsorted(dense, late[row], "left") / len(dense))
+def _empty_with_high_ce(sparse: Array, dense: Array, late: Array, epochs: int) -> Iterator[Suspect]:
+    losses = np.sort(late[dense & np.isfinite(late)])
+    if not len(losses):
+        return
+    for row in np.flatnonzero(sparse & np.isfinite(late)):
+        above = float(np.searchsorted(losses, late[row], "left") / len(losses))
         if above >= _BUSIER:
-            found.append(
-                Suspect(
-                    row=int(row),
-                    kind="empty-high-ce",
-                    score=above,
-                    epoch=len(ell_ce) - 1,
-                    reason=f"No foreground, yet its CE was {late[row]:.3g} {when}, above that of {_percent(above)} of "
-                    "the label-dense samples: the network sees something. Was it left unlabelled?",
-                )
+            yield Suspect(
+                row=int(row),
+                kind="empty-high-ce",
+                score=above,
+                epoch=epochs - 1,
+                reason=f"No foreground, yet its CE was {late[row]:.3g} {_when(epochs)}, above that of {percent(above)} "
+                "of the label-dense samples: the network sees something. Was it left unlabelled?",
             )
-    return found
 
 
-def _jumps(epochs: Array, beta: Array) -> list[Suspect]:
-    """Find, for each sample, its largest step of beta after settling, less the usual step of that epoch."""
+def _jumps(epochs: Array, beta: Array) -> Iterator[Suspect]:
+    """Yield samples whose largest step of beta after settling is far above the usual step of that epoch."""
     first = max(int(len(epochs) * _SETTLING), 1)
     if len(epochs) - first < 1:
-        return []
+        return
     steps = np.abs(np.diff(beta.astype(np.float64), axis=0))[first - 1 :]
     known = np.isfinite(steps)
     steps = np.where(known, steps, 0)
     usual = np.array([np.median(row[seen]) if seen.any() else 0 for row, seen in zip(steps, known, strict=True)])
     excess = steps - usual[:, None]
-    found = []
     for row in np.flatnonzero(excess.max(axis=0) >= _JUMP):
-        place = int(excess[:, row].argmax())
-        now = place + first
+        step = int(excess[:, row].argmax())
+        now = step + first
         before, after = float(beta[now - 1, row]), float(beta[now, row])
-        found.append(
-            Suspect(
-                row=int(row),
-                kind="beta-jump",
-                score=float(excess[place, row]) / 2,  # it speaks of an epoch first, and only then of the label
-                epoch=now,
-                reason=f"β {'rose' if after > before else 'fell'} from {before:.2f} to {after:.2f} between epochs "
-                f"{int(epochs[now - 1])} and {int(epochs[now])}, while {usual[place]:.2f} was usual.",
-            )
+        yield Suspect(
+            row=int(row),
+            kind="beta-jump",
+            score=float(excess[step, row]) / 2,  # it tells more about an epoch than about the label
+            epoch=now,
+            reason=f"β {'rose' if after > before else 'fell'} from {before:.2f} to {after:.2f} between epochs "
+            f"{int(epochs[now - 1])} and {int(epochs[now])}, while {usual[step]:.2f} was usual.",
         )
-    return found
 
 
-def _percent(part: float, digits: int = 0) -> str:
-    return f"{100 * part:.{digits}f}\u00a0%"  # kept on one line
+def percent(part: float, digits: int = 0) -> str:
+    """Return a share as a percentage that is kept on one line."""
+    return f"{100 * part:.{digits}f}\u00a0%"
 
 
 def _when(count: int) -> str:

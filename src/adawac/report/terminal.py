@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.text import Text
 
-__all__ = ["draw_run", "list_epochs"]
-
 _BARS = "▁▂▃▄▅▆▇█"
 _SHADES = "█▓▒░ "  # without colour: the darker, the nearer to consistency
 _METRICS = {
@@ -32,12 +30,12 @@ Floats = npt.NDArray[np.float64]
 
 
 def list_epochs(run: Run, after: int) -> Iterator[str]:
-    """Yield one line of numbers for each epoch later than `after`, for where there is no terminal."""
+    """Yield one line of numbers for each epoch later than `after`, for output that is not a terminal."""
     total = run.info.get("epochs") or "?"
-    for one in run.metrics:
-        if one["epoch"] > after:
-            found = [f"{text} {one[name]:.4g}" for name, text in _METRICS.items() if _is_number(one.get(name))]
-            yield f"epoch {one['epoch']}/{total}  " + "  ".join(found)
+    for row in run.metrics:
+        if row["epoch"] > after:
+            numbers = [f"{text} {row[name]:.4g}" for name, text in _METRICS.items() if _is_number(row.get(name))]
+            yield f"epoch {row['epoch']}/{total}  " + "  ".join(numbers)
 
 
 def draw_run(run: Run, console: "Console", title: str) -> "Group":
@@ -68,7 +66,7 @@ def _sparklines(run: Run) -> "RenderableType":
 
     table = Table.grid(padding=(0, 2))
     for name, text in _METRICS.items():
-        values = [float(one[name]) for one in run.metrics if _is_number(one.get(name))]
+        values = [float(row[name]) for row in run.metrics if _is_number(row.get(name))]
         if values:
             top = 1.0 if name.startswith(("beta", "val")) else max(*values, 1e-12)
             table.add_row(text, _sparkline(values, top), f"{values[0]:.3g} → {values[-1]:.3g}")
@@ -77,7 +75,7 @@ def _sparklines(run: Run) -> "RenderableType":
 
 def _sparkline(values: list[float], top: float, width: int = 40) -> str:
     count = min(width, len(values))
-    chosen = [values[round(place * (len(values) - 1) / max(1, count - 1))] for place in range(count)]
+    chosen = [values[round(index * (len(values) - 1) / max(1, count - 1))] for index in range(count)]
     return "".join(_BARS[min(max(int(value / top * len(_BARS)), 0), len(_BARS) - 1)] for value in chosen)
 
 
@@ -96,10 +94,10 @@ def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableTyp
     rows = _shrink(_shrink(beta[order], 2 * height).T, width).T
     rows = rows.repeat(max(width // rows.shape[1], 1), axis=1)  # few epochs: wide cells
     drawn = Text("β by foreground, from none (above) to most; epochs from left to right\n")
-    for place in range(0, len(rows), 2):
-        middle = (place + 1) / len(rows) * len(share)
+    for index in range(0, len(rows), 2):
+        middle = (index + 1) / len(rows) * len(share)
         drawn.append(f"{'label-sparse' if middle <= sparse else 'label-dense':<13}", style="dim")
-        upper, lower = rows[place], rows[min(place + 1, len(rows) - 1)]
+        upper, lower = rows[index], rows[min(index + 1, len(rows) - 1)]
         _append_cells(drawn, upper, lower, colour)
         drawn.append("\n")
     legend = "blue: sent to consistency, red: kept under cross-entropy"
@@ -110,7 +108,7 @@ def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableTyp
 def _append_cells(drawn: "Text", upper: Floats, lower: Floats, colour: bool) -> None:
     for above, below in zip(upper, lower, strict=True):
         if not colour:
-            seen = [one for one in (above, below) if np.isfinite(one)]
+            seen = [beta for beta in (above, below) if np.isfinite(beta)]
             shade = _SHADES[min(int(np.mean(seen) * len(_SHADES)), len(_SHADES) - 1)] if seen else "·"
             drawn.append(shade)
         else:

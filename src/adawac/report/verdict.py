@@ -1,15 +1,13 @@
-"""What beta did in a run, in plain sentences: what it tells apart, and when that was decided."""
+"""What beta did in a run, in plain sentences: what it separates, and when that was decided."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from adawac.report.atlas import has_consistency, late_mean
+from adawac.report.suspects import has_consistency, late_mean, percent
 from adawac.runs import Run
 from adawac.runs.epoch_statistics import OFF
-
-__all__ = ["describe_weights"]
 
 _TELLS = (
     (0.35, "the wrong way round"),
@@ -52,12 +50,12 @@ def describe_weights(run: Run, curves: dict[str, Any]) -> str | None:
 
 def _is_learned(beta: Floats) -> bool:
     """Return whether weights move from epoch to epoch, and not only between 0 and 1, as those of trimming do."""
-    moves = (np.abs(np.diff(beta, axis=0)) > 1e-6).any()  # NaN, for a sample that was not seen, is not
+    moves = (np.abs(np.diff(beta, axis=0)) > 1e-6).any()  # False for NaN, which is a sample that was not seen
     return bool(moves and ((beta > 0) & (beta < 1)).any())
 
 
 def _tell(auc: list[float | None]) -> str:
-    known = [one for one in auc if one is not None]
+    known = [value for value in auc if value is not None]
     if not known:
         return ""
     return f"β tells label-dense from label-sparse samples {_word(_TELLS, known[-1])} (AUC {known[-1]:.2f})."
@@ -69,20 +67,20 @@ def _compare(ell_ce: Floats, reg_ac: Floats) -> str:
         return ""
     share = float((ell_ce[seen] > reg_ac[seen]).mean())
     term, part = ("cross-entropy", share) if share >= 0.5 else ("consistency", 1 - share)
-    return f"By now {term} is the larger term for {_percent(part)} of the samples."
+    return f"By now {term} is the larger term for {percent(part)} of the samples."
 
 
 def _since_the_start(epochs: npt.NDArray[np.int64], beta: Floats) -> str:
-    """Return how much of the last weights was there after the first epoch in which they moved."""
+    """Return how similar the last weights are to those after the first epoch in which they moved."""
     moved = (np.abs(np.where(np.isfinite(beta), beta, 0.5) - 0.5) > 1e-6).any(axis=1)
     start = int(moved.argmax())  # later than 0 with `method.hold_epochs`
     seen = np.isfinite(beta[start]) & np.isfinite(beta[-1])
     if start == len(beta) - 1 or seen.sum() < 2:
         return ""
-    early, late = (beta[place][seen].astype(np.float64) for place in (start, -1))
-    off = [float((one < OFF).mean()) for one in (early, late)]
+    early, late = (beta[epoch][seen].astype(np.float64) for epoch in (start, -1))
+    off = [float((weights < OFF).mean()) for weights in (early, late)]
     when = "the first epoch" if not start else f"epoch {int(epochs[start])}, the first in which they moved,"
-    text = f"After {when} {_percent(off[0])} of the weights were below {OFF:g}, after the last {_percent(off[1])}"
+    text = f"After {when} {percent(off[0])} of the weights were below {OFF:g}, after the last {percent(off[1])}"
     same = _rank_correlation(early, late)
     if same is None:
         return f"{text}."
@@ -91,11 +89,11 @@ def _since_the_start(epochs: npt.NDArray[np.int64], beta: Floats) -> str:
 
 
 def _rank_correlation(first: Floats, second: Floats) -> float | None:
-    """Return Spearman's coefficient, ties at their mean rank; scipy's would take longer to import than a report."""
+    """Return Spearman's coefficient, ties at their mean rank; importing scipy's would take longer than the report."""
     ranks = []
     for values in (first, second):
-        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-        ranks.append((np.cumsum(count) - (count + 1) / 2)[place])
+        _, index, count = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(count) - (count + 1) / 2)[index])
     if not ranks[0].std() or not ranks[1].std():
         return None
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
@@ -103,7 +101,3 @@ def _rank_correlation(first: Floats, second: Floats) -> float | None:
 
 def _word(words: tuple[tuple[float, str], ...], value: float) -> str:
     return next(word for below, word in words if value < below)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}\u00a0%"  # kept on one line

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from adawac.config import Config, TrainConfig, leaves, load, override, setting
 from adawac.config.recipes import recipe_path
 from adawac.errors import ConfigError, MissingFileError, UnknownNameError, near
-from adawac.evaluation.evaluation_record import METRICS
+from adawac.evaluation.evaluation_record import CASE_METRICS
 
 __all__ = ["Column", "Drawing", "Grid", "Number", "Row", "grid_names", "load_grid"]
 
@@ -98,10 +98,10 @@ class Grid(Config):
         for axis, values in self.axes.items():
             yield from self._axis_problems(axis, values)
         for name, one in self.columns.items():
-            if not isinstance(one, dict) or one.get("metric") not in METRICS or set(one) - {"metric", "class"}:
+            if not isinstance(one, dict) or one.get("metric") not in CASE_METRICS or set(one) - {"metric", "class"}:
                 yield (
                     f"columns.{name}",
-                    f"expected {{metric: {' or '.join(METRICS[:2])}, class: NAME}}, but got {one!r}.",
+                    f"expected {{metric: {' or '.join(CASE_METRICS[:2])}, class: NAME}}, but got {one!r}.",
                 )
         for place, one in enumerate(self.exceptions):
             if not isinstance(one, dict) or set(one) != {"when", "set"} or not _are_mappings(one.values()):

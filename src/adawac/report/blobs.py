@@ -1,0 +1,179 @@
+"""The large parts of a report: heat maps of every sample and epoch in 16 bits, and thumbnails of gallery slices."""
+
+import base64
+import gzip
+import io
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adawac.figures.style import Array, class_colour
+from adawac.report.suspects import late_epochs
+from adawac.runs import Run, Slice
+
+MISSING = 65535
+"""The code of a cell that was not seen, or is not finite."""
+SIDE = 224
+"""Longest side of a thumbnail."""
+
+_FIELDS = ("beta", "ell_ce", "reg_ac")
+_TOP = MISSING - 1
+_FLOOR = 1e-9  # of the largest value; below it a loss counts as zero
+_MOST_ROWS = 16_000  # a browser's canvas is not much higher
+_FEWEST_EPOCHS = 30
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass
+class Blobs:
+    """Base64 texts by number; equal contents are kept once."""
+
+    texts: list[str] = field(default_factory=list)
+    _numbers: dict[bytes, int] = field(default_factory=dict)
+
+    def add(self, content: bytes) -> int:
+        """Keep bytes and return their number."""
+        if content not in self._numbers:
+            self._numbers[content] = len(self.texts)
+            self.texts.append(base64.b64encode(content).decode("ascii"))
+        return self._numbers[content]
+
+
+# -- heat maps --------------------------------------------------------------------------------------------------------
+
+
+def encode_atlas(run: Run, rows: Ints, epochs: Ints, blobs: Blobs) -> dict[str, Any] | None:
+    """Return the heat maps of a run for the chosen rows and epochs; None where there is no history."""
+    if not len(rows) or not len(epochs):
+        return None
+    fields: dict[str, Any] = {}
+    for name in _FIELDS:
+        values = run.history[name][epochs][:, rows].T  # (samples, epochs): a row of the picture is contiguous
+        if not np.isfinite(values).any():
+            continue
+        codes, scale = quantise(values, "linear" if name == "beta" else "log")
+        content = gzip.compress(codes.astype("<u2").tobytes(), compresslevel=6, mtime=0)  # no time stamp: reproducible
+        moves = bool(np.ptp(values[np.isfinite(values)]) > 1e-6)
+        fields[name] = {**scale, "blob": blobs.add(content), "moves": moves}
+    if not fields:
+        return None
+    return {"epochs": run.history.epochs[epochs].tolist(), "fields": fields, "late": late_epochs(len(epochs))}
+
+
+def quantise(values: Array, kind: str) -> tuple[npt.NDArray[np.uint16], dict[str, Any]]:
+    """Return codes of 16 bits, and the scale that turns them back.
+
+    `linear`: value = low + (high - low) · code / 65534. `log`: value = low · (high / low)^((code - 1) / 65533), and
+    code 0 is zero, so that the relative error is the same for large and small losses. 65535 is a missing value.
+    """
+    finite = np.isfinite(values)
+    numbers = values[finite].astype(np.float64)
+    if kind == "log" and numbers.size and numbers.min() >= 0 and numbers.max() > 0:
+        high = float(numbers.max())
+        low = float(max(numbers[numbers > 0].min(), high * _FLOOR))
+        span = max(np.log(high / low), 1e-12)
+        coded = np.where(numbers < low, 0, 1 + np.log(np.maximum(numbers, low) / low) / span * (_TOP - 1))
+    else:
+        kind, low, high = "linear", 0.0, 1.0
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() <= 1:
+            low, high = float(numbers.min()), float(numbers.max())
+        coded = (numbers - low) / (max(high - low, 1e-12)) * _TOP
+    codes = np.full(values.shape, MISSING, dtype=np.uint16)
+    codes[finite] = np.clip(np.rint(coded), 0, _TOP)
+    return codes, {"kind": kind, "low": low, "high": high}
+
+
+def thin(samples: int, epochs: int, cells: int, keep: npt.ArrayLike = ()) -> tuple[Ints, Ints]:
+    """Return the rows and the epochs (by position) to show, so that there are about `cells` at most.
+
+    Epochs are dropped first, down to 30, then samples; the first and the last epoch and the rows in `keep` stay.
+    """
+    most_rows = min(_MOST_ROWS, max(cells // min(max(epochs, 1), _FEWEST_EPOCHS), 1))
+    rows = np.arange(samples)
+    if samples > most_rows:
+        even = np.linspace(0, samples - 1, most_rows).round()
+        rows = np.unique(np.concatenate([even, np.asarray(keep, dtype=np.float64)])).astype(np.int64)
+    most_epochs = max(cells // max(len(rows), 1), 2)
+    chosen = np.arange(epochs)
+    if epochs > most_epochs:
+        chosen = np.unique(np.linspace(0, epochs - 1, most_epochs).round()).astype(np.int64)
+    return rows, chosen
+
+
+# -- thumbnails: the image in grey, the label as outline, the prediction as area --------------------------------------
+
+
+def draw_picture(shown: Slice, blobs: Blobs) -> dict[str, Any]:
+    """Return a slice as numbers of blobs (PNG), with its display size: pixels need not be square."""
+    height, width = shown.image.shape[-2:]
+    tall, broad = (max(float(spacing), 1e-6) for spacing in shown.spacing)
+    return {
+        "id": shown.id,
+        "aspect": round(width * broad / (height * tall), 4),
+        "size": [int(height), int(width)],
+        "channels": int(shown.image.shape[0]) if shown.image.ndim == 3 else 1,
+        "image": blobs.add(draw_image(shown.image)),
+        "label": None if shown.label is None else blobs.add(draw_outline(shown.label)),
+        "empty": None if shown.label is None else not bool((shown.label > 0).any()),
+        "prediction": None if shown.prediction is None else blobs.add(draw_area(shown.prediction)),
+    }
+
+
+def draw_image(image: Array) -> bytes:
+    """Return a grey PNG of the first channel, from its 0.5th to its 99.5th percentile."""
+    from PIL import Image
+
+    plane = np.nan_to_num(np.asarray(image[0] if image.ndim == 3 else image, dtype=np.float64), posinf=0, neginf=0)
+    low, high = np.percentile(plane, (0.5, 99.5)) if plane.size else (0.0, 1.0)
+    grey = np.clip((plane - low) / max(high - low, 1e-12), 0, 1) * 255
+    drawn = Image.fromarray(grey.round().astype(np.uint8))
+    drawn.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return _png(drawn)
+
+
+def draw_outline(label: Array) -> bytes:
+    """Return an indexed PNG of the classes' borders, transparent elsewhere; small label maps are enlarged first."""
+    labels = _shrink(label)
+    factor = max(SIDE // max(*labels.shape, 1), 1)
+    labels = labels.repeat(factor, axis=0).repeat(factor, axis=1)
+    padded = np.pad(labels, 1, mode="edge")
+    inside = np.ones(labels.shape, dtype=bool)
+    for rows, columns in ((0, 1), (2, 1), (1, 0), (1, 2)):
+        inside &= padded[rows : rows + labels.shape[0], columns : columns + labels.shape[1]] == labels
+    return _indexed_png(np.where(inside, 0, labels))
+
+
+def draw_area(prediction: Array) -> bytes:
+    """Return an indexed PNG of the classes, transparent where there is background."""
+    return _indexed_png(_shrink(prediction))
+
+
+def _shrink(labels: Array) -> Array:
+    """Return classes on the thumbnail's grid, by nearest neighbour; those above 255 become 255."""
+    scale = min(1.0, SIDE / max(*labels.shape, 1))
+    rows, columns = (
+        np.minimum(((np.arange(max(round(length * scale), 1)) + 0.5) / scale).astype(int), length - 1)
+        for length in labels.shape
+    )
+    return np.clip(labels[np.ix_(rows, columns)].astype(np.int64), 0, 255).astype(np.uint8)
+
+
+def _indexed_png(classes: Array) -> bytes:
+    from PIL import Image
+
+    drawn = Image.frombytes("P", classes.shape[::-1], np.ascontiguousarray(classes, dtype=np.uint8).tobytes())
+    top = int(classes.max()) if classes.size else 0
+    palette = [0, 0, 0]
+    for label in range(1, top + 1):
+        palette += list(bytes.fromhex(class_colour(label)[1:]))
+    drawn.putpalette(palette)
+    return _png(drawn, transparency=0)
+
+
+def _png(drawn: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    drawn.save(file, format="PNG", optimize=True, **options)
+    return file.getvalue()
