@@ -1,6 +1,6 @@
 """How steps of the usual networks call our kernels: makes src/adawac/train/kernel_calls.json, what is compiled ahead.
 
-    python benchmarks/kernel_calls.py ACDC    # prepared; for the phantom's number of classes as well
+    python -m benchmarks.kernel_calls ACDC    # prepared; for the phantom's number of classes as well
 
 On a GPU a step is taken. Without one it is only gone through: convolutions and matrix products return whatever lies in
 memory, in the right shape, type and layout, and kernels are noted and not run.
