@@ -1,107 +1,27 @@
-"""What `acdc.json` keeps of a run folder: its settings, what it took, its scores, and what its weights follow."""
+"""What the study's results keep of a run besides its scores: what its weights follow, and where its epochs end."""
 
-import math
-import statistics
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from acdc_list import Planned, num_views, settings
-from run_ends import ends
 
-from adawac.errors import MissingFileError
-from adawac.evaluation import by_patient, summarise
-from adawac.runs import Run, Score
+from adawac.runs import Run
 from adawac.runs.epoch_statistics import OFF
-from adawac.runs.layout import read_lines
+from studies.acdc.run_ends import ends
 
-CONVENTIONS = ("adawac", "strict")
-TIMING = "timing.jsonl"
 _LOGGED = ("beta_auc", "beta_sparse", "beta_dense", "separated_sparse", "separated_dense", "spread_ce", "spread_ac")
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def is_complete(folder: Path, part: str) -> bool:
-    """Tell whether a run is trained and scored."""
-    try:
-        run = Run(folder)
-    except MissingFileError:
-        return False
-    return run.status == "finished" and all(_evaluation(run, part, one) for one in CONVENTIONS)
-
-
-def _evaluation(run: Run, part: str, convention: str) -> str | None:
-    """Return the name of the scores by a convention."""
-    return next((name for name in run.evaluations if name.startswith(f"{part}-{convention}-")), None)
-
-
-def read_timing(folder: Path) -> tuple[float, float]:
-    """Return the seconds that all epochs took, and the median rate (slices/s) of those after the second.
-
-    An epoch that was done again after an interruption counts once.
-    """
-    lines = _timing(folder)
-    epochs = sorted({line["epoch"]: line for line in lines}.values(), key=lambda line: line["epoch"])
-    rates = [line["slices_per_second"] for line in epochs]
-    return sum(line["seconds"] for line in epochs), statistics.median(rates[2:] or rates)
-
-
-def _timing(folder: Path) -> list[dict[str, Any]]:
-    return [line.values for line in read_lines(folder / TIMING)]
-
-
-def describe(run: Run, planned: Planned, brightness: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Return the entry of a complete run, as plain data; null stands for what is not a number.
+def describe(run: Run, brightness: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """Return what an entry keeps of a complete run.
 
     Args:
         run: The run.
-        planned: What it was meant to be.
         brightness: The mean intensity of each training case, if known: beta may follow it.
     """
-    made, config = run.environments[-1], run.settings
-    seconds, rate = read_timing(run.folder)
-    entry = {
-        "name": planned.name,
-        "group": planned.group,
-        "row": planned.row,
-        "seed": config["seed"],
-        "part": planned.part,
-        "settings": settings(config),
-        "views": num_views(planned.config(None)),
-        "epochs": config["epochs"],
-        "samples": run.data["num_samples"],
-        "label_sparse": run.data["label_sparse"],
-        "device": next(iter(made["gpus"]), made["cpu"]),
-        "torch": made["packages"]["torch"],
-        "adawac": made["adawac"],
-        "commit": made["commit"],
-        "train_seconds": round(seconds, 1),
-        "slices_per_second": round(rate, 1),
-        "shared": any(line.get("shared", False) for line in _timing(run.folder)),
-        "scores": {one: _scores(run, planned.part, one) for one in CONVENTIONS},
-        "patients": _patients(run, planned.part),
-        "separation": _separation(run, brightness),
-        "ends": ends(run),
-    }
-    return dict(_plain(entry))
-
-
-def _scores(run: Run, part: str, convention: str) -> dict[str, Any]:
-    """Return the means over cases, by class and over all, and how often a structure was missed or invented."""
-    scores = run.scores(_evaluation(run, part, convention) or "")
-    distances: list[Score] = [one for one in scores if one.metric == "hd95"]
-    numbers: dict[str, Any] = {"unit": distances[0].unit, "cases": len({one.case for one in scores})}
-    for metric in ("dice", "hd95"):
-        summaries = summarise(scores, metric)
-        numbers[metric] = {one.class_name: one.mean for one in summaries}
-    return numbers | {"missed": summaries[-1].missed, "invented": summaries[-1].invented}
-
-
-def _patients(run: Run, part: str) -> dict[str, float]:
-    """Return the mean DSC of each patient, for paired comparisons."""
-    return by_patient(run.scores(_evaluation(run, part, CONVENTIONS[0]) or ""), "dice")
+    return {"separation": _separation(run, brightness), "ends": ends(run)}
 
 
 def _separation(run: Run, brightness: Mapping[str, float] | None) -> dict[str, Any] | None:
@@ -121,7 +41,7 @@ def _separation(run: Run, brightness: Mapping[str, float] | None) -> dict[str, A
         **_since_the_start(run, seen),
         "between_cases_beta": between_share(beta, case),
         "between_cases_reg_ac": between_share(reg_ac, case),
-        "beta_by_group": {str(one): float(beta[group == one].mean()) for one in np.unique(group) if one},
+        "beta_by_group": {str(name): float(beta[group == name].mean()) for name in np.unique(group) if name},
         "sparse_ce": _ratio(mean_ce, table.label_sparse[seen]),
         "spearman_foreground": _spearman(beta, foreground),
         "spearman_mean_ce": _spearman(beta, mean_ce),
@@ -152,15 +72,15 @@ def _of_cases(
     beta: Floats, reg_ac: Floats, case: np.ndarray[Any, Any], brightness: Mapping[str, float] | None
 ) -> dict[str, Any]:
     """Return each case's mean beta, and how cases' beta and consistency go with their brightness."""
-    cases, place, counts = np.unique(case, return_inverse=True, return_counts=True)
-    of_beta, of_acr = (np.bincount(place, values) / counts for values in (beta, reg_ac))
-    found: dict[str, Any] = {
-        "beta_by_case": {str(name): round(one, 3) for name, one in zip(cases, of_beta.tolist(), strict=True)}
+    cases, position, counts = np.unique(case, return_inverse=True, return_counts=True)
+    of_beta, of_acr = (np.bincount(position, values) / counts for values in (beta, reg_ac))
+    numbers: dict[str, Any] = {
+        "beta_by_case": {str(name): round(mean, 3) for name, mean in zip(cases, of_beta.tolist(), strict=True)}
     }
     if brightness is None:
-        return found
+        return numbers
     bright = np.array([brightness[str(name)] for name in cases])
-    return found | {
+    return numbers | {
         "spearman_brightness": _spearman(of_beta, bright),
         "spearman_acr_brightness": _spearman(of_acr, bright),
     }
@@ -168,9 +88,9 @@ def _of_cases(
 
 def between_share(values: Floats, groups: np.ndarray[Any, Any]) -> float | None:
     """Return which share of the variance lies between groups, the rest within them (η², one-way analysis)."""
-    _, place, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    _, position, counts = np.unique(groups, return_inverse=True, return_counts=True)
     total = float(((values - values.mean()) ** 2).sum())
-    means = np.bincount(place, values) / counts
+    means = np.bincount(position, values) / counts
     return float((counts * (means - values.mean()) ** 2).sum()) / total if total else None
 
 
@@ -178,12 +98,3 @@ def _spearman(first: Floats, second: Floats) -> float | None:
     from scipy.stats import spearmanr
 
     return float(spearmanr(first, second).statistic) if first.std() and second.std() else None
-
-
-def _plain(value: Any) -> Any:
-    """Return numbers of five digits: more would only pretend."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if math.isfinite(value) else None
-    return value

@@ -1,6 +1,7 @@
 """Grids that run: skipped, resumed, failed, killed and interrupted runs, on this machine's processes."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +17,7 @@ from adawac.cli import run as command
 from adawac.data.store import Store
 from adawac.errors import ConfigError, RunError
 from adawac.models import weight_files
-from adawac.reproduction import reproduce
+from adawac.reproduction import engines, reproduce
 from adawac.runs import Run, list_runs
 from tests.reproduction.grid_files import SMALL, write_grid
 
@@ -173,20 +175,21 @@ def test_a_killed_job_fails_alone_and_is_resumed(tmp_path, small_store):
     assert (state["epoch"], state["step"]) != (0, 0)
 
 
-def test_time_that_is_up_saves_what_runs_and_begins_nothing_else(tmp_path, small_store, capsys):
-    runs = {"first": {"priority": 1, "set": {"epochs": 1}}, "long": {"set": {"epochs": 5000}}}
+def test_time_that_is_up_saves_what_runs_and_begins_nothing_else(tmp_path, small_store, capsys, monkeypatch):
+    runs = {"second": {"priority": 1, "set": {"epochs": 1}}, "long": {"set": {"epochs": 5000}}}
     path = write_grid(tmp_path / "grid.yaml", axes={}, runs=runs, paper={})
-    told = Told()
-    found = reproduce(path, tmp_path / "out", data=small_store, seconds=15, watch=told)
+    now = [0.0]
+    monkeypatch.setattr(engines, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    told = Told(lambda jobs: now.insert(0, math.inf))
+    found = reproduce(path, tmp_path / "out", data=small_store, seconds=3600, watch=told)
     (name,) = told.names  # the first by priority; there was no time for the other one
     (run,) = list_runs(tmp_path / "out")
     assert (run.folder.name, run.status) == (name, "interrupted")
     assert (found.left, found.failures, told.outcomes[name].status) == (2, {}, "interrupted")
-    epoch = run.epoch
-    words = ["reproduce", str(path), "--data", str(small_store), "--out", str(tmp_path / "out"), "--seconds", "15"]
+    assert run.checkpoint("last").state["epoch"] > 0
+    words = ["reproduce", str(path), "--data", str(small_store), "--out", str(tmp_path / "out"), "--seconds", "0"]
     assert command(words) == 0
     assert "Time is up with 2 runs to go. The same command goes on with them." in capsys.readouterr().out
-    assert Run(run.folder).epoch > epoch > 0
 
 
 def test_rows_have_seeds_and_are_chosen_by_name_and_scored_on_their_part(tmp_path, small_store):
@@ -209,7 +212,7 @@ def test_rows_have_seeds_and_are_chosen_by_name_and_scored_on_their_part(tmp_pat
     run = Run(candidate.jobs[0].folder)
     assert run.evaluations == ["val-adawac-last-tta", "val-strict-last-tta"]
     assert {score.patient for score in run.scores("val-adawac-last-tta")} == set(patients[:1])
-    with pytest.raises(ConfigError, match="none matches candidat-3. They are called base, candidate, candidate-2"):
+    with pytest.raises(ConfigError, match=r"none matches candidat-3\. They are called base, candidate, candidate-2"):
         reproduce(path, tmp_path / "out", data=small_store, only=["candidat-3"])
 
 
