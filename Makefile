@@ -53,12 +53,12 @@ docs: $(VENV)/.development  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.development  ## Measure what docs/performance.md quotes, on this machine
-	$(BIN)/python benchmarks/criterion.py
-	$(BIN)/python benchmarks/render.py
+	$(BIN)/python -m benchmarks.criterion
+	$(BIN)/python -m benchmarks.render
 
 gpu-check:  ## On a machine with a GPU: correctness and speed there, with STORE=ACDC prepared (uses $(PYTHON) as it is)
-	$(PYTHON) benchmarks/gpu_check.py $(STORE)
-	PYTHONPATH=src $(PYTHON) benchmarks/render.py
+	PYTHONPATH=src $(PYTHON) -m benchmarks.gpu_check $(STORE)
+	PYTHONPATH=src $(PYTHON) -m benchmarks.render
 
 clean:  ## Remove .venv, .venv-oldest and everything that was built
 	rm -rf $(VENV) $(OLDEST) site dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,6 @@
 """What AdaWAC's criterion costs beside a plain cross-entropy + Dice on the same tensors, forward and backward.
 
-    python benchmarks/criterion.py [--device cpu|cuda] [--rounds 9]
+    python -m benchmarks.criterion [--device cpu|cuda] [--rounds 9]
 
 Tensors: logits 48×9×224×224 float32 (24 samples, two views), latents 48×512×7×7. On the CPU with one thread. All
 variants run in turn, round by round, so that a busy machine slows all of them; the table holds medians.
@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 
 import adawac
+from benchmarks.result_files import RESULTS, write_result
 
 ROWS, CLASSES, SIDE = 48, 9, 224
-RESULTS = Path(__file__).parent / "results"
 
 
 def plain(logits, labels):
@@ -103,8 +103,7 @@ def main() -> None:
         "milliseconds": {name: round(1000 * value, 3) for name, value in medians.items()},
         "against_plain": {name: round(value / medians[anchors[name]], 3) for name, value in medians.items()},
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"criterion-{device.type}.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_result(options.out / f"criterion-{device.type}.json", result)
     print(json.dumps(result, indent=2))
 
 

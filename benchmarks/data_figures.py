@@ -1,6 +1,6 @@
 """Draw the pictures of docs/concepts/phantom.md and docs/how-to/augmentation.md into docs/assets.
 
-python benchmarks/data_figures.py [--size 384]
+python -m benchmarks.data_figures [--size 384]
 """
 
 import argparse

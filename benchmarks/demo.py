@@ -1,13 +1,12 @@
 """`adawac demo` for three seeds: the scores, how β separates, and how long it takes.
 
-    python benchmarks/demo.py OUT [--seeds 1 2 3]
+    python -m benchmarks.demo OUT [--seeds 1 2 3]
 
 Runs that are finished in OUT are not done again; the time of a seed is noted only where all of it was done here. Writes
 benchmarks/results/demo.json and docs/assets/demo-separation.png; the pages are made by benchmarks/render.py.
 """
 
 import argparse
-import json
 import os
 import platform
 import time
@@ -16,9 +15,9 @@ from pathlib import Path
 from adawac.figures import draw
 from adawac.reproduction.demo import METHODS, SUBSET, demonstrate
 from adawac.runs import Run
+from benchmarks.result_files import RESULTS, write_result
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 NUMBERS = ("beta_sparse", "beta_dense", "beta_auc", "separated_sparse", "separated_dense", "spread_ce", "spread_ac")
 
 
@@ -50,7 +49,7 @@ def main():
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "seeds": [{key: value for key, value in one.items() if key != "run"} for one in seeds],
     }
-    (RESULTS / "demo.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_result(RESULTS / "demo.json", result)
 
 
 if __name__ == "__main__":

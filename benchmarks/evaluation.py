@@ -1,8 +1,8 @@
 """Time `adawac evaluate` from files to scores, in parts, and the released code's way beside it.
 
-    python benchmarks/evaluation.py runs/unet                             a run of `adawac train`
-    python benchmarks/evaluation.py runs/unet --store store --epochs 30   trains a UNet on the store first
-    python benchmarks/evaluation.py runs/unet --released                  the released code's way as well
+    python -m benchmarks.evaluation runs/unet                             a run of `adawac train`
+    python -m benchmarks.evaluation runs/unet --store store --epochs 30   trains a UNet on the store first
+    python -m benchmarks.evaluation runs/unet --released                  the released code's way as well
 
 Seconds are wall-clock. The first call in this process starts CUDA and the scoring processes, but its libraries are
 imported before; the command is a new process, imports included.
@@ -31,8 +31,9 @@ from adawac.evaluation.case_scores import Rules, score_case
 from adawac.inference.predictor import Predictor
 from adawac.inference.trained import load_trained
 from adawac.runs import Run
+from benchmarks.result_files import RESULTS, write_result
 
-OUT = Path(__file__).parent / "results" / "evaluation.json"
+OUT = RESULTS / "evaluation.json"
 OPTIONS = {"convention": "adawac", "gallery": 0, "progress": False}
 
 
@@ -146,7 +147,7 @@ def main():
         """Write what is known so far: the most telling first, in case that there is no time for the rest."""
         result.update(found)
         print(json.dumps(found), flush=True)
-        args.out.write_text(json.dumps(result, indent=2) + "\n")
+        write_result(args.out, result)
 
     first, (evaluation,) = call()
     mean = {name: evaluation.summaries[name][-1].mean for name in ("dice", "hd95")}

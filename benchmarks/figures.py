@@ -1,6 +1,6 @@
 """Draw the pictures of docs/how-to/figures.md into docs/assets, from runs that were trained and evaluated.
 
-python benchmarks/figures.py runs/baseline runs/adawac-1 runs/adawac-2
+python -m benchmarks.figures runs/baseline runs/adawac-1 runs/adawac-2
 """
 
 import argparse

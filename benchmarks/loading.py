@@ -1,6 +1,6 @@
 """The loader's speed and memory, from memory and streamed, on a store that is larger than its budget. Prints JSON.
 
-    python benchmarks/loading.py [--megabytes N] [--workers N] [--device cuda] [--out FILE]
+    python -m benchmarks.loading [--megabytes N] [--workers N] [--device cuda] [--out FILE]
 
 Memory is that of this process and its workers, the pages of the store's files that they hold included; pages that
 several share count once. On a GPU the views of a resident batch are measured as a captured CUDA graph too.
@@ -22,6 +22,7 @@ from adawac.data.loader import Loader
 from adawac.data.preparation import prepare
 from adawac.data.preprocessing import Preprocessing
 from adawac.data.sources import Source
+from benchmarks.result_files import write_result
 
 SIDE, SLICES, SIZE = 512, 40, (224, 224)
 
@@ -134,10 +135,9 @@ def main():
         result["resident"] = measure(resident, args.epochs, args.device)
         if args.device == "cuda":
             result["captured"] = measure_graph(resident, 24)
-    text = json.dumps(result, indent=2)
-    print(text)
+    print(json.dumps(result, indent=2))
     if args.out:
-        args.out.write_text(text + "\n")
+        write_result(args.out, result)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Time the metrics beside medpy and MONAI, on one core, and on the worst masks that we know.
 
-    python benchmarks/metrics.py                     everything, about five minutes
-    python benchmarks/metrics.py --medpy-classes 1   medpy on one of the CT's organs
+    python -m benchmarks.metrics                     everything, about five minutes
+    python -m benchmarks.metrics --medpy-classes 1   medpy on one of the CT's organs
 
 Seconds are CPU seconds of one process, so that other work on the machine does not count. adawac computes all of its
 metrics (Dice, both HD95, ASSD, surface Dice); medpy Dice and HD95; MONAI its HD95.
@@ -21,8 +21,9 @@ import numpy as np
 from scipy import ndimage
 
 from adawac.metrics import hd95, score_volume, surfaces
+from benchmarks.result_files import RESULTS, write_result
 
-OUT = Path(__file__).parent / "results" / "metrics.json"
+OUT = RESULTS / "metrics.json"
 CT, ACDC = (150, 512, 512), (10, 256, 216)
 # Centre as a share of the volume, radii in voxels: aorta, gallbladder, kidneys, liver, pancreas, spleen, stomach.
 ABDOMEN = [
@@ -186,9 +187,8 @@ def main():
         "acdc": beside_others(*organs(ACDC, HEART), 4, (10.0, 1.5, 1.5), 3, 4 * args.repeats),
         "worst": worst_cases(),
     }
-    text = json.dumps(result, indent=2)
-    print(text)
-    args.out.write_text(text + "\n")
+    print(json.dumps(result, indent=2))
+    write_result(args.out, result)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Norms on our kernels against torch's: each layer of UNet-R34 and TransUNet, then the networks as a whole.
 
-    python benchmarks/norms.py [--batch 48] [--rounds 20]
-    python benchmarks/norms.py --sweep                                     # other block sizes, on a few layers
-    TRITON_INTERPRET=1 python benchmarks/norms.py --device cpu --quick     # tiny: does the script run?
+    python -m benchmarks.norms [--batch 48] [--rounds 20]
+    python -m benchmarks.norms --sweep                                     # other block sizes, on a few layers
+    TRITON_INTERPRET=1 python -m benchmarks.norms --device cpu --quick     # tiny: does the script run?
 
 Forward and backward in bf16 on channels-last activations, captured as a CUDA graph, the median over rounds. Torch's
 norm is followed by its addition and ReLU where the layer is; its group norm also by the conversion to channels-last,
@@ -14,7 +14,6 @@ benchmarks/results/norms-cuda.json.
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections import Counter
@@ -23,13 +22,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from capturing import captured
 
 from adawac.kernels import fuse, norms
 from adawac.kernels.norms import BatchNorm2d, GroupNorm, batch_norm, group_norm
 from adawac.models import build
+from benchmarks.capturing import captured
+from benchmarks.result_files import RESULTS, write_result
 
-RESULTS = Path(__file__).parent / "results"
 NETWORKS = ("unet", "transunet")
 QUICK = {"unet": {}, "transunet": {"embed_dim": 48, "depth": 1, "num_heads": 4, "layers": (1, 1, 1), "width": 0.5}}
 SWEEP = {"TILE": (2048, 4096, 8192), "WARPS": (4, 8), "PROGRAMS": (528, 1024, 2048), "STRETCH": (1, 2, 4)}
@@ -248,8 +247,7 @@ def main() -> None:
     kept = bench.cuda and not options.quick
     path = options.out or (RESULTS / f"norms{'-sweep' * options.sweep}-cuda.json" if kept else None)
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=2) + "\n")
+        write_result(path, result)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,27 @@
 """Kernels on pixels against torch's and cuDNN's own, at the shapes that UNet and TransUNet have with batches of 48.
 
-    python benchmarks/pixels.py [--out FILE]
+    python -m benchmarks.pixels [--out FILE]
 
 Each is captured as a CUDA graph, forward and backward together, so that no launches are timed. Writes
 benchmarks/results/pixels-cuda.json.
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from capturing import captured
 from torch import Tensor, nn
 
 from adawac.kernels.convolutions import Conv2d
 from adawac.kernels.resizing import MaxPool2d, enlarge
 from adawac.losses import _pixel_sums_by_torch, pixel_sums
+from benchmarks.capturing import captured
+from benchmarks.result_files import RESULTS, write_result
 
-OUT = Path(__file__).parent / "results" / "pixels-cuda.json"
+OUT = RESULTS / "pixels-cuda.json"
 IMAGES = 48
 LAST = torch.channels_last
 
@@ -122,7 +122,7 @@ def main() -> None:
         for name, (theirs, ours) in new.items():
             print(f"{name}: {theirs:.3f} → {ours:.3f} ms", flush=True)
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "images": IMAGES, "ms": found}
-    args.out.write_text(json.dumps(result, indent=2) + "\n")
+    write_result(args.out, result)
 
 
 if __name__ == "__main__":

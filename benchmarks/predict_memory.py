@@ -1,6 +1,6 @@
 """Peak memory and time of `adawac.predict` on a CT of 1000 slices of 512 × 512.
 
-    python benchmarks/predict_memory.py [--slices 1000] [--kinds plain resampled cleaned]
+    python -m benchmarks.predict_memory [--slices 1000] [--kinds plain resampled cleaned]
 
 The scan is synthetic (an ellipse with noise) and compressed; the network is the paper's UNet at 224 × 224 with random
 weights, on the CPU. Each kind is measured in a process of its own: the peak of its resident memory, and what it is once
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.result_files import RESULTS, write_result
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -95,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slices", type=int, default=1000)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "predict_memory.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "predict_memory.json")
     parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -109,7 +111,6 @@ def main() -> None:
         "machine": {"processors": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
         "results": results,
     }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_scan(folder / "ct.nii.gz", arguments.slices)
@@ -117,10 +118,10 @@ def main() -> None:
             make_run(folder / kind, KINDS[kind].get("preprocessing", {}))
             options = json.dumps(KINDS[kind].get("options", {}))
             words = [folder / "ct.nii.gz", folder / kind, folder / f"{kind}-out", options]
-            command = [sys.executable, __file__, "--measure", *map(str, words)]
+            command = [sys.executable, "-m", "benchmarks.predict_memory", "--measure", *map(str, words)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             results[kind] = json.loads(done.stdout.splitlines()[-1])
-            arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+            write_result(arguments.out, report)
     print(arguments.out.read_text())
 
 

@@ -1,6 +1,6 @@
 """Preparing ACDC in volumes per second, and a random slice from the store against gzip h5 and npz files.
 
-    python benchmarks/prepare.py --acdc FOLDER
+    python -m benchmarks.prepare --acdc FOLDER
 
 FOLDER is ACDC in TransUNet's layout; without it the same is measured on noise of ACDC's usual size, and the result says
 so. It is written to benchmarks/results/prepare.json. Every number is the median over `--repeats` runs in this one
@@ -8,7 +8,6 @@ process, files warm in the page cache.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -23,6 +22,7 @@ import numpy as np
 
 from adawac.data.preparation import prepare
 from adawac.data.store import Samples
+from benchmarks.result_files import RESULTS, write_result
 
 
 def make_noise(root: Path, cases: int = 40, shape: tuple[int, int, int] = (10, 256, 216)) -> Path:
@@ -119,7 +119,7 @@ def measure_reads(samples: Samples, scratch: Path, repeats: int) -> dict[str, fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--acdc", type=Path)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "prepare.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "prepare.json")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -137,10 +137,8 @@ def main() -> None:
         "microseconds_per_slice": reads,
         "store_is_faster_by": {kind: reads[kind] / reads["store"] for kind in reads if kind != "store"},
     }
-    text = json.dumps(result, indent=1)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(text + "\n")
-    print(text)
+    write_result(arguments.out, result)
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

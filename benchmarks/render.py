@@ -1,41 +1,23 @@
-"""Put the measured numbers into the documentation.
+"""Put the measured numbers into the documentation: `python -m benchmarks.render`.
 
-    python benchmarks/render.py
-
-Each block `<!-- NAME -->` … `<!-- end -->` of a page is made from results in `benchmarks/results`, as BLOCKS says, and
-those that begin with `acdc-` as `results_page.blocks` does.
+Each block `<!-- NAME -->` … `<!-- end -->` of a page is made from `benchmarks/results/NAME.json`, as BLOCKS says. The
+blocks of docs/results.md are made by `studies/acdc/render.py`.
 """
 
 import json
-import re
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import gpu_check
-import results_page
-import training_page
-from acdc_list import read_list
-from bright_scans import PICTURE, PICTURE_TEXT
-from markdown_table import table
+from benchmarks import training_page
+from benchmarks.pages import fill, table
+from benchmarks.result_files import RESULTS, ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = [
-    ROOT / "README.md",
-    *(
-        ROOT / "docs" / one
-        for one in (
-            "index.md",
-            "performance.md",
-            "results.md",
-            "how-to/demo.md",
-            "how-to/reproduce.md",
-            "concepts/separation.md",
-        )
-    ),
+    ROOT / "docs" / name
+    for name in ("performance.md", "how-to/demo.md", "how-to/reproduce.md", "concepts/separation.md")
 ]
-RESULTS = ROOT / "benchmarks" / "results"
+RUNS_ON_ACDC = ROOT / "studies" / "acdc" / "results" / "runs.json"
 
 
 def criterion(result: dict[str, Any]) -> str:
@@ -205,125 +187,32 @@ def demo_separation(result: dict[str, Any]) -> str:
 
 
 def jobs(result: dict[str, Any]) -> str:
+    listing, machine = result["listing"], result["machine"]
     rows = [
-        [
-            one["at_once"],
-            f"{one['run_s']:.1f}",
-            *(", ".join(f"{seconds:.0f}" for seconds in one[side]) for side in ("plain_s", "grid_s")),
-            f"{one['overhead_percent']:+.1f} %",
-            f"{one['cpu_overhead_percent']:+.1f} %",
-        ]
-        for one in result["overhead"]
-    ]
-    header = [
-        *("runs at a time", "s a run", "script without jobs, s", "`adawac reproduce`, s"),
-        *("overhead, median of rounds", "the same in processor time"),
-    ]
-    listing, first = result["listing"], result["overhead"][0]
-    listed = [
         [f"list {listing['runs']} finished runs", listing["list_runs_s"]],
         [f"plan {listing['runs']} jobs", listing["plan_jobs_s"]],
         [f"find {listing['runs']} jobs done", listing["job_states_s"]],
-        [f"the same command again, {first['runs']} runs done", first["again_s"]],
     ]
-    machine = result["machine"]
     where = (
-        f"{first['runs']} runs of {first['epochs']} epochs, rounds in turns, one "
-        f"thread a run; both sides import for {first['start_s']:.0f} s of it. {machine['processor']} with "
-        f"{machine['cores']} cores, Python {machine['python']}, torch {machine['torch']}, "
+        f"{machine['processor']} with {machine['cores']} cores, Python {machine['python']}, torch {machine['torch']}, "
         f"load {result['load']:.1f} before."
     )
-    return "\n\n".join([table(header, rows), table(["", "s"], listed), where])
+    return f"{table(['', 's'], rows)}\n\n{where}"
 
 
-def gap(result: dict[str, Any]) -> str:
-    """What separates the best results on ACDC from a perfect one."""
-    grid, size = result["grid"], "×".join(map(str, result["size"]))
-    bound = table(
-        ["DSC, %", *results_page.named(grid)],
-        [[f"true labels on {size} pixels and back", *(f"{value:.1f}" for value in grid.values())]],
-    )
-    labels = _row_labels()
-    rows = [
-        [
-            f"{labels[row]} ({one['seeds']})",
-            f"{one['all']:.1f}",
-            ", ".join(f"{name} {value:.1f}" for name, value in one["lowest"].items()),
-            f"{one['others']:.1f}",
-        ]
-        for row, one in result["patients"].items()
-    ]
-    header = ["DSC, % (seeds)", "all patients", "the two that score lowest", "without these"]
-    return f"{bound}\n\n{table(header, rows)}\n\n{result['cases']} test cases."
-
-
-def ensemble(result: dict[str, Any]) -> str:
-    """What several seeds of a row give together."""
-    labels, rows, classes = _row_labels(), [], []
-    for row, one in result["rows"].items():
-        for name, scores in one["scores"].items():
-            classes = results_page.named(scores["dice"])
-            dice = [f"{value:.1f}" for value in scores["dice"].values()]
-            rows.append([f"{labels[row]}, {len(one['seeds'])} seeds, {name}", *dice, f"{scores['hd95']['mean']:.1f}"])
-    return table(["DSC, %", *classes, "HD95, voxel"], rows)
-
-
-def bright_scans(result: dict[str, Any]) -> str:
-    """How scores go with the brightness of scans, and which runs are far below the other seeds of their row."""
-    patient = f"DSC of {result['brightest']}"
-    kinds = [
-        [f"`{one['network']}`", "yes" if one["consistency"] else "no", one["runs"]]
-        + [f"{one[key]:+.2f}" for key in ("median", "lowest", "highest")]
-        + [f"{one['brightest']:.0f}"]
-        for one in result["kinds"]
-    ]
-    header = ["network", "compares views", "runs", "rank correlation, median", "lowest", "highest", f"median {patient}"]
-    forms = (".1f", ".1f", "+.2f", ".0f")
-    far = [
-        [f"`{one['name']}`"]
-        + [f"{one[key]:{form}}" for key, form in zip(("dice", "others", "spearman", "brightest"), forms, strict=True)]
-        for one in result["far"]
-    ]
-    below = ["runs far below their row's other seeds", "DSC, %", "the others' mean", "rank correlation", patient]
-    picture = f"![{PICTURE_TEXT}](assets/{PICTURE.name})"
-    return "\n\n".join([picture, table(header, kinds), table(below, far)])
-
-
-def norm_statistics(result: dict[str, Any]) -> str:
-    """What runs score with their batch norms' own statistics, and with those of all training samples."""
-    rows = [
-        [f"`{one['name']}`, trained anew"]
-        + [f"{one[kind]['dice']['mean']:.1f}" for kind in ("own", "of all samples")]
-        + [f"{one['moved']:.2f}"]
-        for one in result["runs"]
-    ]
-    moved = "means that moved farthest, in standard deviations"
-    return table(["DSC, %", "statistics of the last batches", "statistics of all training samples", moved], rows)
-
-
-def _row_labels() -> dict[str, str]:
-    """Return what the rows of the list of runs are called."""
-    blocks = [block for group in read_list().groups for block in group.blocks]
-    return {row: label for block in blocks for row, label in block.labels.items()}
-
-
-SOURCES = {"demo-separation": "demo", "training-runs": "acdc"}
-"""Blocks that are made from another's results."""
+SOURCES = {"demo-separation": RESULTS / "demo.json", "training-runs": RUNS_ON_ACDC}
+"""Blocks that are made from another file than the one of their name."""
 
 BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "bright-scans": bright_scans,
     "criterion-cpu": criterion,
     "criterion-cuda": criterion,
     "demo": demo,
     "demo-separation": demo_separation,
-    "ensemble": ensemble,
     "evaluation": evaluation,
-    "gap": gap,
     "jobs": jobs,
     "loading": loading,
     "loading-cuda": loading,
     "metrics": metrics,
-    "norm-statistics": norm_statistics,
     "norms-cuda": norms,
     "prepare": prepare,
     "report": report,
@@ -333,27 +222,23 @@ BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def dated(name: str, result: dict[str, Any]) -> str:
-    """Return a sentence where the source has changed since something was measured on a GPU."""
-    if "source" not in result or result["source"] == gpu_check.source_hash(name.removeprefix("training-")):
-        return ""
-    return " Measured before the last change of the source."
+def block(name: str) -> str:
+    """Return the text of a block, with the commit at which its numbers were measured."""
+    source = SOURCES.get(name, RESULTS / f"{name}.json")
+    if not source.exists():
+        return "*Not measured yet.*"
+    result = json.loads(source.read_text())
+    return BLOCKS[name](result) + measured_at(result)
+
+
+def measured_at(result: dict[str, Any]) -> str:
+    """Return the sentence that names the commit of a result; nothing where that is not known."""
+    return f"\n\nMeasured at commit {result['commit']}." if result.get("commit") else ""
 
 
 def rendered(page: str) -> str:
     """Return the page with every block made anew."""
-    acdc = results_page.blocks(read_list(), results_page.read_results())
-
-    def block(match: re.Match[str]) -> str:
-        name = match[1]
-        if name in acdc:
-            return f"<!-- {name} -->\n{acdc[name]}\n<!-- end -->"
-        source = RESULTS / f"{SOURCES.get(name, name)}.json"
-        result = json.loads(source.read_text()) if source.exists() else None
-        text = "*Not measured yet.*" if result is None else BLOCKS[name](result) + dated(name, result)
-        return f"<!-- {name} -->\n{text}\n<!-- end -->"
-
-    return re.sub(r"<!-- ([\w-]+) -->\n(?:(?!<!-- end -->).*\n)*<!-- end -->", block, page)
+    return fill(page, {name: lambda name=name: block(name) for name in BLOCKS})
 
 
 if __name__ == "__main__":

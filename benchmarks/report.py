@@ -1,6 +1,6 @@
 """Size and speed of a report of an ACDC-sized run: 1324 samples × 360 epochs, 100 pictures of 224 × 224.
 
-    python benchmarks/report.py [--out benchmarks/results/report.json]
+    python -m benchmarks.report [--out benchmarks/results/report.json]
 
 It needs Chromium and Python's playwright, writes what it measured as JSON and prints it; `docs/how-to/report.md` quotes
 it. The run is drawn, not trained: losses and weights vary from epoch to epoch as noisily as in a real one, for noise is
@@ -25,6 +25,7 @@ from adawac.config import TrainConfig
 from adawac.data.cases import SampleTable
 from adawac.report import write_report
 from adawac.runs import RunWriter, Slice
+from benchmarks.result_files import RESULTS, write_result
 
 SAMPLES, EPOCHS, PICTURES, SIDE = 1324, 360, 100, 224
 CLASSES = ("background", "right ventricle", "myocardium", "left ventricle")
@@ -138,7 +139,7 @@ def browse(path: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "report.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "report.json")
     out = parser.parse_args().out
     with tempfile.TemporaryDirectory() as root:
         draw_run(Path(root) / "run")
@@ -154,7 +155,7 @@ def main() -> None:
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
             "load_average": round(os.getloadavg()[0], 1),
         }
-    out.write_text(json.dumps(result, indent=2) + "\n")
+    write_result(out, result)
     print(json.dumps(result, indent=2))
 
 

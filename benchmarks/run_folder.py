@@ -1,6 +1,6 @@
 """Size and speed of a run folder: 10⁵ samples × 200 epochs of history, a large checkpoint, 10⁴ runs in a list.
 
-    python benchmarks/run_folder.py [--folder FOLDER]
+    python -m benchmarks.run_folder [--folder FOLDER]
 
 It needs 2 GB of disk for a while and prints one JSON object; `docs/reference/run-folder.md` quotes it.
 """

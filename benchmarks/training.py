@@ -1,13 +1,13 @@
 """Training through `adawac.fit` itself, everything included: slices/s, memory, what a step consists of.
 
-    python benchmarks/training.py STORE ladder --model unet        # from eager fp32 to our own kernels
-    python benchmarks/training.py STORE compiled --model unet      # and by torch.compile instead
-    python benchmarks/training.py STORE cost --model unet          # AdaWAC's forwards against the single-view baseline
-    python benchmarks/training.py STORE batch --model unet         # slices/s against the batch
-    python benchmarks/training.py STORE size --model unet          # against the size of the input
-    python benchmarks/training.py STORE rows                       # step time against the number of rows of beta
-    python benchmarks/training.py STORE kernels --model unet       # the largest kernels, and how long the GPU idles
-    python benchmarks/training.py STORE start --model unet         # seconds from a new process to its first step
+    python -m benchmarks.training STORE ladder --model unet        # from eager fp32 to our own kernels
+    python -m benchmarks.training STORE compiled --model unet      # and by torch.compile instead
+    python -m benchmarks.training STORE cost --model unet          # AdaWAC's forwards against the single-view baseline
+    python -m benchmarks.training STORE batch --model unet         # slices/s against the batch
+    python -m benchmarks.training STORE size --model unet          # against the size of the input
+    python -m benchmarks.training STORE rows                       # step time against the number of rows of beta
+    python -m benchmarks.training STORE kernels --model unet       # the largest kernels, and how long the GPU idles
+    python -m benchmarks.training STORE start --model unet         # seconds from a new process to its first step
 
 Several parts may be given. AdaWAC, preset `official` (both views supervised), batch 24, 224×224, unless a part says
 otherwise. The rate is the median over the epochs after the second, in which kernels are chosen, compiled and captured;
@@ -29,8 +29,6 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from capturing import captured
-from gpu_check import source_hash
 from torch.profiler import ProfilerActivity, profile
 
 from adawac.config import TrainConfig, override
@@ -39,8 +37,9 @@ from adawac.runs.recorder import EpochRecord
 from adawac.train import fit
 from adawac.train.setup import set_up
 from adawac.train.step import TrainStep
+from benchmarks.capturing import captured
+from benchmarks.result_files import RESULTS, write_result
 
-RESULTS = Path(__file__).parent / "results"
 # GFLOP of a forward and backward pass over one image at 224×224, multiplications and additions apart.
 GFLOP = {"unet": 35.5, "transunet": 175.0}
 RELEASED = {"unet": 239, "transunet": 91}  # slices/s of the released code, same GPU, same data
@@ -248,7 +247,6 @@ def measure_part(part: str, args, extra: dict, result: dict) -> None:
     """Measure one part, and write what is known of it after each measurement."""
     target = args.out / f"training-{part}-{args.model}.json"
     found: dict[str, dict] = {}
-    result = {**result, "source": source_hash(f"{part}-{args.model}")}
     if part == "ladder":
         result = {**result, "bytes": traffic(args.model, 2 * TrainConfig().data.batch_size)}
     if part == "rows":
@@ -266,8 +264,8 @@ def measure_part(part: str, args, extra: dict, result: dict) -> None:
         except Exception as error:
             found[name] = {"error": str(error)[:300]}
         print(part, args.model, name, json.dumps(found[name]), flush=True)
-        target.write_text(json.dumps({**result, "measured": found}, indent=2) + "\n")
-    target.write_text(json.dumps({**result, "measured": found}, indent=2) + "\n")
+        write_result(target, {**result, "measured": found})
+    write_result(target, {**result, "measured": found})
 
 
 def main():

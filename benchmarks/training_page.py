@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from markdown_table import table
-from results_page import mean_dice
-
-__all__ = ["BLOCKS"]
+from benchmarks.pages import table
 
 # How many times a single view's operations each forward needs.
 ALLOWED = {
@@ -103,15 +100,16 @@ def pixels(result: dict[str, Any]) -> str:
 
 
 def runs(result: dict[str, Any]) -> str:
-    """Whole runs of AdaWAC that had the GPU to themselves: how fast they were, and what came of them."""
+    """Whole runs of AdaWAC that had the GPU to themselves: how fast they were, and what they score."""
     released = {"unet-adawac": ("UNet", 239), "transunet-adawac": ("TransUNet", 91)}
-    alone = [one for one in result["runs"] if one["row"] in released and not one.get("shared")]
-    found = []
-    for one in alone:
-        (network, theirs), rate = released[one["row"]], one["slices_per_second"]
-        found.append([network, str(one["seed"]), f"{rate:.0f}", f"{rate / theirs:.1f}×", f"{mean_dice(one):.1f}"])
+    alone = [run for run in result["runs"] if run["row"] in released and run.get("shared") is False]
+    cells = []
+    for run in alone:
+        (network, theirs), rate = released[run["row"]], run["slices_per_second"]
+        dice = 100 * run["scores"]["adawac"]["dice"]["mean"]
+        cells.append([network, str(run["seed"]), f"{rate:.0f}", f"{rate / theirs:.1f}×", f"{dice:.1f}"])
     header = ["network", "seed", "slices/s", "against released", "test DSC, %"]
-    return f"{table(header, found)}\n\n{alone[0]['device']}, torch {alone[0]['torch']}."
+    return f"{table(header, cells)}\n\n{alone[0]['device']}, torch {alone[0]['torch']}."
 
 
 def _measured(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

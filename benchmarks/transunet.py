@@ -1,7 +1,7 @@
 """Forward and backward of our TransUNet against a straightforward implementation, in one run.
 
-    python benchmarks/transunet.py [--device cuda] [--batch 48] [--rounds 20]
-    python benchmarks/transunet.py --device cpu --batch 1 --quick        # a tiny network: does the script run?
+    python -m benchmarks.transunet [--device cuda] [--batch 48] [--rounds 20]
+    python -m benchmarks.transunet --device cpu --batch 1 --quick        # a tiny network: does the script run?
 
 The straightforward one is below: attention as matmul, softmax, matmul; weight standardisation, norms and upsampling as
 the architecture is written down. Both have the same weights, and their outputs are compared first. Measured under bf16
@@ -20,13 +20,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from capturing import captured
 from torch import nn
 
 from adawac.models import build, to_transunet
 from adawac.models.transunet import Enlarge
+from benchmarks.capturing import captured
+from benchmarks.result_files import RESULTS, write_result
 
-RESULTS = Path(__file__).parent / "results"
 CLASSES = 9
 QUICK = {"embed_dim": 48, "depth": 2, "num_heads": 4, "layers": (1, 2, 1), "width": 0.5}
 
@@ -385,12 +385,10 @@ def main() -> None:
         if how in result["plain"]
     }
     result["operations_ms"] = operations(bench, options.batch, options.quick)
-    text = json.dumps(result, indent=2)
-    print(text)
+    print(json.dumps(result, indent=2))
     path = options.out or (RESULTS / "transunet-cuda.json" if bench.cuda and not options.quick else None)
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
+        write_result(path, result)
 
 
 if __name__ == "__main__":

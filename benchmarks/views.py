@@ -1,6 +1,6 @@
 """Views on the CPU against SciPy's rotate and zoom, and how faithful each interpolation is. Prints JSON.
 
-    python benchmarks/views.py [--threads N] [--repeats N] [--out FILE]
+    python -m benchmarks.views [--threads N] [--repeats N] [--out FILE]
 
 Both sides make one view of a batch of 24 slices with their labels, 224 x 224, in the same run. `rotation` is the
 comparison that the project's target names: every slice is rotated by a small angle. `mixture` has the paper's
@@ -22,6 +22,7 @@ from scipy import ndimage
 from adawac.data.phantom.scanner import phantom_cases
 from adawac.data.resample import Ragged, warp
 from adawac.data.views import ViewConfig, make_views, sample_views
+from benchmarks.result_files import write_result
 
 BATCH, SIZE = 24, (224, 224)
 SHAPES = ((512, 512), (256, 216))
@@ -111,10 +112,9 @@ def main():
         "relative_error": fidelity(),
         **{"x".join(map(str, shape)): compare(shape, args.repeats) for shape in SHAPES},
     }
-    text = json.dumps(result, indent=2)
-    print(text)
+    print(json.dumps(result, indent=2))
     if args.out:
-        args.out.write_text(text + "\n")
+        write_result(args.out, result)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 from adawac.cli.display import Overview
 from adawac.reproduction import load_grid
-from adawac.reproduction.jobs import Outcome, make_jobs
+from adawac.reproduction.jobs import JobOutcome, make_jobs
 from adawac.runs import RunWriter
 from tests.reproduction.grid_files import SMALL, write_grid
 
@@ -15,7 +15,7 @@ from tests.reproduction.grid_files import SMALL, write_grid
 def jobs(tmp_path, small_store):
     path = write_grid(tmp_path / "grid.yaml", settings={**SMALL["settings"], "epochs": 4})
     _, grid = load_grid(path)
-    return [job for _, own in make_jobs(grid.rows(), [1], small_store, tmp_path, "adawac") for job in own]
+    return [job for _, own in make_jobs(grid.rows(), small_store, tmp_path, ["adawac"]) for job in own]
 
 
 def watch_a_grid(jobs) -> None:
@@ -27,9 +27,9 @@ def watch_a_grid(jobs) -> None:
             run.log_metrics(1, {"loss": 1.0})
             run.log_metrics(2, {"loss": 1.0})
             overview.tick()
-        overview.ended(first, Outcome(status="done", seconds=2.0))
+        overview.ended(first, JobOutcome(status="done", seconds=2.0))
         overview.started(second)
-        overview.ended(second, Outcome(status="failed", reason="Its process \x1b[2Jwas killed."))
+        overview.ended(second, JobOutcome(status="failed", reason="Its process \x1b[2Jwas killed."))
 
 
 def test_a_line_for_each_run(jobs, capsys):

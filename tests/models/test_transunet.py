@@ -11,7 +11,6 @@ import adawac
 from adawac.errors import ConfigError, ShapeError
 from adawac.models import build, list_models
 from adawac.models.transunet import Enlarge
-from tests.places import REPOSITORY
 
 TINY = {
     "embed_dim": 48,
@@ -65,9 +64,8 @@ def test_golden_numbers_through_the_importer(small):
     assert all(torch.equal(back[name], state[name]) for name in state)
 
 
-def test_gradients_are_those_of_the_straightforward_implementation(monkeypatch):
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    from transunet import QUICK, PlainTransUNet
+def test_gradients_are_those_of_the_straightforward_implementation():
+    from benchmarks.transunet import QUICK, PlainTransUNet
 
     network, _ = build("transunet", 9, image_size=32, seed=0, faithful=True, dropout=0.0, **QUICK)
     plain = PlainTransUNet(32, **QUICK)

@@ -18,7 +18,7 @@ def planned(tmp_path, small_store):
     figures = [{"draw": "weights"}, {"draw": "curves", "options": {"scale": "linear"}}]
     path = write_grid(tmp_path / "grid.yaml", axes={"method": ["adawac"]}, figures=figures, paper={})
     name, grid = load_grid(path)
-    rows = make_jobs(grid.rows(), grid.seeds, small_store, tmp_path / "out", grid.convention)
+    rows = make_jobs(grid.rows(), small_store, tmp_path / "out", grid.conventions)
     return name, grid, rows
 
 
@@ -49,7 +49,7 @@ def test_presets_have_figures_of_their_own(planned, tmp_path, small_store):
     """What shows one run, such as the weights, cannot show two presets."""
     name, grid, _ = planned
     grid = grid.with_presets(("paper", "official"))
-    rows = make_jobs(grid.rows(), grid.seeds, small_store, tmp_path / "out", grid.convention)
+    rows = make_jobs(grid.rows(), small_store, tmp_path / "out", grid.conventions)
     drawn = []
     for preset, (_, (job,)) in zip(("paper", "official"), rows, strict=True):
         example_run(job.folder)

@@ -144,7 +144,7 @@ def test_parts_without_a_label_are_refused(part, needed):
     table = synapse_table(SYNAPSE_TRAINING)
     split = np.where(table.case == "case0005", "val", table.split)
     store = SimpleNamespace(table=table.with_split(split), path="store", preprocessing=SimpleNamespace(unit="slice"))
-    configs = [row.config for row in grid.rows()]
+    configs = [(row.config, "test") for row in grid.rows()]
     check_scorable(store, configs)
     bare = np.where((split == part)[:, None], np.nan, table.fraction)
     store.table = replace(store.table, fraction=bare)
@@ -154,9 +154,11 @@ def test_parts_without_a_label_are_refused(part, needed):
         check_scorable(store, configs)
     # Where nothing is validated, nobody asks for such cases.
     _, grid = load_grid("table-1")
-    configs = [row.config for row in grid.rows()]
+    configs = [(row.config, "test") for row in grid.rows()]
     if part == "val":
         check_scorable(store, configs)
+        with pytest.raises(DataError, match=r"labelled val cases .* could be scored"):
+            check_scorable(store, [(config, "val") for config, _ in configs])
     else:
         with pytest.raises(DataError):
             check_scorable(store, configs)

@@ -15,9 +15,7 @@ from tests.reproduction.grid_files import write_grid
 def plan(tmp_path, small_store):
     def build(store=small_store, last=None, **changes):
         _, grid = load_grid(write_grid(tmp_path / "grid.yaml", **changes))
-        return [
-            job for _, jobs in make_jobs(grid.rows(last=last), grid.seeds, store, tmp_path, "adawac") for job in jobs
-        ]
+        return [job for _, jobs in make_jobs(grid.rows(last=last), store, tmp_path, ["adawac"]) for job in jobs]
 
     return build
 

@@ -73,7 +73,7 @@ def compared(tmp_path, small_store):
 
     def build(dice: dict[tuple[str, int], float], unit="", **changes):
         name, grid = load_grid(write_grid(tmp_path / "grid.yaml", **changes))
-        planned = make_jobs(grid.rows(), grid.seeds, small_store, tmp_path / "out", grid.convention)
+        planned = make_jobs(grid.rows(), small_store, tmp_path / "out", grid.conventions)
         for row, jobs in planned:
             for job in jobs:
                 value = dice.get((row.labels[grid.compared], job.config.seed))

@@ -1,19 +1,23 @@
 """Grids that run: skipped, resumed, failed, killed and interrupted runs, on this machine's processes."""
 
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from adawac.cli import run as command
-from adawac.errors import RunError
+from adawac.data.store import Store
+from adawac.errors import ConfigError, RunError
 from adawac.models import weight_files
-from adawac.reproduction import reproduce
+from adawac.reproduction import engines, reproduce
 from adawac.runs import Run, list_runs
 from tests.reproduction.grid_files import SMALL, write_grid
 
@@ -110,13 +114,13 @@ def test_damaged_scores_are_named_and_made_again_once_they_are_removed(tmp_path,
     assert reproduce(path, tmp_path / "out", data=small_store).comparison.missing == 0
 
 
-def test_a_run_does_not_depend_on_what_its_process_ran_before(tmp_path, small_store):
+def test_every_run_has_a_process_of_its_own_and_does_not_depend_on_the_others(tmp_path, small_store):
     path = write_grid(tmp_path / "grid.yaml", axes={"method": ["pair", "adawac"]}, paper={})
     both, alone = Told(), Told()
     reproduce(path, tmp_path / "both", data=small_store, watch=both)
     write_grid(path, axes={"method": ["adawac"]}, paper={})
     reproduce(path, tmp_path / "alone", data=small_store, watch=alone)
-    assert pid_of(both.jobs[0]) == pid_of(both.jobs[1]) != pid_of(alone.jobs[0])
+    assert len({pid_of(both.jobs[0]), pid_of(both.jobs[1]), pid_of(alone.jobs[0])}) == 3
     for file in ("checkpoints/last.safetensors", "scores/test-adawac-last.csv"):
         assert (both.jobs[1].folder / file).read_bytes() == (alone.jobs[0].folder / file).read_bytes()
 
@@ -169,6 +173,85 @@ def test_a_killed_job_fails_alone_and_is_resumed(tmp_path, small_store):
     assert "interrupted" in job.log.read_text()
     state = run.checkpoint("last").state
     assert (state["epoch"], state["step"]) != (0, 0)
+
+
+def test_time_that_is_up_saves_what_runs_and_begins_nothing_else(tmp_path, small_store, capsys, monkeypatch):
+    runs = {"second": {"priority": 1, "set": {"epochs": 1}}, "long": {"set": {"epochs": 5000}}}
+    path = write_grid(tmp_path / "grid.yaml", axes={}, runs=runs, paper={})
+    now = [0.0]
+    monkeypatch.setattr(engines, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    told = Told(lambda jobs: now.insert(0, math.inf))
+    found = reproduce(path, tmp_path / "out", data=small_store, seconds=3600, watch=told)
+    (name,) = told.names  # the first by priority; there was no time for the other one
+    (run,) = list_runs(tmp_path / "out")
+    assert (run.folder.name, run.status) == (name, "interrupted")
+    assert (found.left, found.failures, told.outcomes[name].status) == (2, {}, "interrupted")
+    assert run.checkpoint("last").state["epoch"] > 0
+    words = ["reproduce", str(path), "--data", str(small_store), "--out", str(tmp_path / "out"), "--seconds", "0"]
+    assert command(words) == 0
+    assert "Time is up with 2 runs to go. The same command goes on with them." in capsys.readouterr().out
+
+
+def test_rows_have_seeds_and_are_chosen_by_name_and_scored_on_their_part(tmp_path, small_store):
+    runs = {
+        "base": {"seeds": [3, 4], "set": {"method.name": "baseline"}},
+        "candidate": {"score": "val", "tta": True, "set": {"method.name": "adawac", "data.split": "lists"}},
+        "candidate-2": {"set": {"epochs": 5000}},
+    }
+    patients = sorted(set(Store(small_store).table.patient.tolist()))
+    (tmp_path / "lists").mkdir()
+    for part, names in {"train": patients[2:], "val": patients[:1], "test": patients[1:2]}.items():
+        (tmp_path / "lists" / f"{part}.txt").write_text("\n".join(names))
+    path = write_grid(tmp_path / "grid.yaml", axes={}, runs=runs, paper={}, more_conventions=["strict"])
+    found = reproduce(path, tmp_path / "out", data=small_store, only=["base", "candidate"])
+    assert (found.failures, found.comparison.missing) == ({}, 0)
+    base, candidate = found.comparison.lines
+    assert [job.config.seed for job in base.jobs] == [3, 4]
+    assert [cell.count for cell in base.cells] == [2, 2, 2]
+    assert Run(base.jobs[0].folder).evaluations == ["test-adawac-last", "test-strict-last"]
+    run = Run(candidate.jobs[0].folder)
+    assert run.evaluations == ["val-adawac-last-tta", "val-strict-last-tta"]
+    assert {score.patient for score in run.scores("val-adawac-last-tta")} == set(patients[:1])
+    with pytest.raises(ConfigError, match=r"none matches candidat-3\. They are called base, candidate, candidate-2"):
+        reproduce(path, tmp_path / "out", data=small_store, only=["candidat-3"])
+
+
+def test_results_are_collected_from_elsewhere_and_not_run_again(tmp_path, small_store, capsys):
+    runs = {"base": {"seeds": [1, 2], "set": {"method.name": "baseline"}}, "ada": {"set": {"method.name": "adawac"}}}
+    path = write_grid(tmp_path / "grid.yaml", axes={}, runs=runs, paper={}, results="results.json")
+    first = reproduce(path, tmp_path / "elsewhere", data=small_store, only=["base"])
+    shutil.move(tmp_path / "elsewhere", tmp_path / "copied")
+    words = ["reproduce", str(path), "--collect", str(tmp_path / "copied")]
+    assert command(words) == 0
+    assert capsys.readouterr().out == f"2 runs into {tmp_path / 'results.json'}: base-seed1, base-seed2\n"
+    entries = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert [(entry["name"], entry["row"], entry["seed"], entry["views"]) for entry in entries] == [
+        ("base-seed1", "base", 1, 1),
+        ("base-seed2", "base", 2, 1),
+    ]
+    assert entries[0]["train_seconds"] > 0
+    # What was collected is not run again, and its numbers are in the table; the others are added.
+    told = Told()
+    found = reproduce(path, tmp_path / "out", data=small_store, watch=told)
+    assert len(told.names) == 1
+    assert "-adawac-" in told.names[0]
+    assert found.comparison.missing == 0
+    for ours, theirs in zip(found.comparison.lines[0].cells, first.comparison.lines[0].cells, strict=True):
+        assert (ours.mean, ours.count) == (pytest.approx(theirs.mean, rel=1e-3), 2)
+    assert command(["reproduce", str(path), "--collect", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["collected"] == ["ada-seed1"]
+    assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == 3
+    # Other settings than those that were collected: it is another run.
+    write_grid(path, axes={}, runs={**runs, "base": {"set": {"epochs": 2}}}, paper={}, results="results.json")
+    again = Told()
+    reproduce(path, tmp_path / "out", data=small_store, watch=again, only=["base"])
+    assert len(again.names) == 1
+
+
+def test_a_grid_without_a_results_file_cannot_collect(tmp_path, capsys):
+    path = write_grid(tmp_path / "grid.yaml")
+    assert command(["reproduce", str(path), "--collect", str(tmp_path)]) == 2
+    assert "Add results: FILE.json to it" in capsys.readouterr().err
 
 
 def test_an_interruption_reaches_all_ranks_of_a_run(tmp_path, small_store):
@@ -383,7 +466,7 @@ def test_slots(monkeypatch, tmp_path, small_store):
     def jobs(**last):
         _, grid = load_grid("table-2")
         rows = grid.rows(last={name.replace("__", "."): value for name, value in last.items()})
-        return [job for _, own in make_jobs(rows, [1], small_store, tmp_path, "adawac") for job in own]
+        return [job for _, own in make_jobs(rows, small_store, tmp_path, ["adawac"]) for job in own]
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
@@ -399,16 +482,6 @@ def test_slots(monkeypatch, tmp_path, small_store):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert find_slots(jobs()) == [Slot()]
     assert find_slots(jobs(), 4) == [Slot(threads=2)] * 4
-
-
-@pytest.mark.slow
-def test_runs_on_several_devices_have_processes_of_their_own(tmp_path, small_store):
-    path = write_grid(tmp_path / "grid.yaml", settings={**SMALL["settings"], "hardware.devices": 2})
-    told = Told()
-    found = reproduce(path, tmp_path / "out", data=small_store, watch=told)
-    assert not found.failures
-    assert found.comparison.missing == 0
-    assert pid_of(told.jobs[0]) != pid_of(told.jobs[1])
 
 
 @pytest.mark.slow

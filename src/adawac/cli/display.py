@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from adawac.cli.shell import plain_console, printable
-from adawac.reproduction.jobs import Job, Outcome
+from adawac.reproduction.jobs import Job, JobOutcome
 
 if TYPE_CHECKING:
     from adawac.config import TrainConfig
@@ -151,7 +151,7 @@ class Overview:
         self._running[job] = self._bars.add_task(job.name, total=epochs, completed=epoch, unit="epochs")
         self._say(f"started {job.name}" + (f" from epoch {epoch} on" if epoch else ""))
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
+    def ended(self, job: Job, outcome: JobOutcome) -> None:
         """Take the bar away, and say how it ended."""
         if job in self._running:
             self._bars.remove_task(self._running.pop(job))
@@ -159,7 +159,7 @@ class Overview:
             self._done += 1
             self._say(f"done {job.name} in {outcome.seconds:.1f} s ({self._done} of {self._total})")
         else:
-            self._failed += 1
+            self._failed += outcome.status == "failed"
             self._say(f"{outcome.status} {job.name}: {outcome.reason}")
         failed = f", {self._failed} failed" if self._failed else ""
         self._bars.update(self._all, completed=self._done, description=f"all runs{failed}")

@@ -35,6 +35,18 @@ def reproduce(
         tuple[str, ...],
         Parameter(name="--set", help="A setting of all runs, as path=value; may be repeated.", show_default=False),
     ] = (),
+    only: Annotated[
+        tuple[str, ...],
+        Parameter(help="Rows of these names, with * for anything; may be repeated.", show_default=False),
+    ] = (),
+    seconds: Annotated[
+        float | None,
+        Parameter(help="After this time begin nothing, save and stop what runs; the same command goes on."),
+    ] = None,
+    collect: Annotated[
+        tuple[Path, ...],
+        Parameter(help="Run nothing: add the runs below this folder to the grid's results file; may be repeated."),
+    ] = (),
     quick: Annotated[
         bool, Parameter(help="The same grid on the phantom, small: not the paper's numbers.", show_default=False)
     ] = False,
@@ -56,9 +68,13 @@ def reproduce(
     Example: adawac reproduce table-2 --quick --out trial
 
     Example: adawac reproduce my-grid.yaml --data store --out mine --engine ray --address auto
+
+    Example: adawac reproduce my-grid.yaml --collect copied-runs
     """
     if list_:
         return _print_list(as_json)
+    if name is not None and collect:
+        return _collect(name, collect, as_json)
     if name is None or out is None:
         lacking = "a table or figure" if name is None else "a folder for the runs"
         hint = "See `adawac reproduce --list`." if name is None else "Give --out."
@@ -78,8 +94,10 @@ def reproduce(
                 engine=engine,
                 address=address,
                 jobs=jobs,
-                presets=[one for one in presets if one is not None],
+                presets=[name for name in presets if name is not None],
                 changes=assignments(changes),
+                only=only,
+                seconds=seconds,
                 phantom=phantom,
                 watch=overview,
             )
@@ -94,12 +112,27 @@ def reproduce(
         print_json(
             {
                 **to_dict(found.comparison, quick=quick, failures=found.failures),
-                "files": [str(one) for one in found.files],
+                "files": [str(path) for path in found.files],
+                "left": found.left,
             }
         )
     else:
         _show(found)
     return 1 if found.failures else 0
+
+
+def _collect(name: str, folders: tuple[Path, ...], as_json: bool) -> int:
+    from adawac.reproduction import load_grid
+    from adawac.reproduction.collected_results import collect
+
+    _, grid = load_grid(name)
+    names = collect(grid, folders)
+    if as_json:
+        print_json({"results": grid.results, "collected": names})
+    else:
+        listed = f": {', '.join(names)}" if names else ""
+        print_text(printable(f"{len(names)} runs into {grid.results}{listed}") + "\n")
+    return 0
 
 
 def _print_list(as_json: bool) -> int:
@@ -134,6 +167,8 @@ def _show(found: "Reproduction") -> None:
         console.print()
     for path in found.files:
         console.print(printable(str(path)), soft_wrap=True)
+    if found.left:
+        console.print(f"\nTime is up with {found.left} runs to go. The same command goes on with them.")
     if found.failures:
         _show_failures(console, found)
 

@@ -11,7 +11,7 @@ from adawac.evaluation.plan import IN_VOXELS
 from adawac.evaluation.tables import Table, to_latex, to_markdown
 from adawac.files import write_text
 from adawac.reproduction.grid_data import MARK
-from adawac.reproduction.jobs import Job, Outcome
+from adawac.reproduction.jobs import Job, JobOutcome
 from adawac.reproduction.paper_tables import Cell, Comparison, Ordering
 
 _PAGE = Path(__file__).with_name("page.html")
@@ -36,7 +36,7 @@ def to_html(tables: Sequence[Table], comparison: Comparison, *, quick: bool) -> 
         "title": _escape(numbers.title),
         "mark": f'<p class="mark">{_escape(mark)}</p>' if mark else "",
         "numbers": _numbers(numbers, len(comparison.axes), len(numbers.rows) // len(comparison.lines)),
-        "order": "".join(_order(one) for one in orders),
+        "order": "".join(_order(table) for table in orders),
         "notes": "".join(f"<p>{_escape(note)}</p>" for note in numbers.notes if note != mark),
     }
     page = _PAGE.read_text(encoding="utf-8")
@@ -60,8 +60,8 @@ def _numbers(table: Table, axes: int, each: int) -> str:
         lines = []
         for row in table.rows[first : first + each]:
             kind, *cells = row[axes:]
-            told = "".join(_cell(cell) for cell in cells)
-            lines.append(f'<tr class="{kind}"><th scope="row">{kind if each > 1 else names}</th>{told}</tr>')
+            body = "".join(_cell(cell) for cell in cells)
+            lines.append(f'<tr class="{kind}"><th scope="row">{kind if each > 1 else names}</th>{body}</tr>')
         bodies.append(f"<tbody>{group}{''.join(lines)}</tbody>")
     head = _head([_joined(table.header[:axes])], ' class="name"') + _head(table.header[axes + 1 :])
     return f"<table><thead><tr>{head}</tr></thead>{''.join(bodies)}</table>"
@@ -99,7 +99,7 @@ _NONE = "missing"
 
 
 def write_comparison(
-    comparison: Comparison, folder: Path, *, quick: bool, failures: Mapping[Job, Outcome]
+    comparison: Comparison, folder: Path, *, quick: bool, failures: Mapping[Job, JobOutcome]
 ) -> list[Path]:
     """Write the comparison in every format, and return the files."""
     stem = f"{comparison.name}-quick" if quick else comparison.name
@@ -144,17 +144,17 @@ def to_tables(comparison: Comparison, *, quick: bool, columns: Sequence[str] | N
 
 
 def _order_table(comparison: Comparison, quick: bool) -> Table:
-    others = [axis for axis in comparison.grid.axes if axis != comparison.grid.compared]
+    others = [axis for axis in comparison.grid.dimensions if axis != comparison.grid.compared]
     shown = [axis for axis in others if axis in comparison.axes]
     rows: list[tuple[str, ...]] = []
-    for one in comparison.orderings:
-        labels = dict(zip(others, one.labels, strict=True))
+    for ordering in comparison.orderings:
+        labels = dict(zip(others, ordering.labels, strict=True))
         names = [_shown(labels[axis]) for axis in shown]
-        tau = "–" if math.isnan(one.tau) else f"{one.tau:.2f}"
+        tau = "–" if math.isnan(ordering.tau) else f"{ordering.tau:.2f}"
         # Names without a number of ours are in neither order; then it is not the paper's number that is missing.
-        ours = _ranks(one.ours) or _NONE
-        beside = (_ranks(one.paper) or "–", ours, tau, _verdict(one))
-        rows.append((*names, one.column, *(beside if comparison.grid.paper else (ours,))))
+        ours = _ranks(ordering.ours) or _NONE
+        beside = (_ranks(ordering.paper) or "–", ours, tau, _verdict(ordering))
+        rows.append((*names, ordering.column, *(beside if comparison.grid.paper else (ours,))))
     beside = ("paper", _ours(quick), "Kendall tau", "same order")
     return Table(
         title=_shown(f"{comparison.name}: best to worst") + (" (quick)" if quick else ""),
@@ -165,15 +165,15 @@ def _order_table(comparison: Comparison, quick: bool) -> Table:
 
 
 def _ranks(names: Sequence[Sequence[str]]) -> str:
-    return _shown(" > ".join(" = ".join(one) for one in names))
+    return _shown(" > ".join(" = ".join(equal) for equal in names))
 
 
-def _verdict(one: Ordering) -> str:
-    if one.agrees is None:
+def _verdict(ordering: Ordering) -> str:
+    if ordering.agrees is None:
         return "–"
-    without = f", without {', '.join(one.left_out)}" if one.left_out else ""
-    partly = f", with some seeds only of {', '.join(one.partial)}" if one.partial else ""
-    return _shown(f"{'yes' if one.agrees else 'no'}{without}{partly}")
+    without = f", without {', '.join(ordering.left_out)}" if ordering.left_out else ""
+    partly = f", with some seeds only of {', '.join(ordering.partial)}" if ordering.partial else ""
+    return _shown(f"{'yes' if ordering.agrees else 'no'}{without}{partly}")
 
 
 def _title(comparison: Comparison, quick: bool) -> str:
@@ -186,8 +186,8 @@ def _ours(quick: bool) -> str:
 
 
 def _heading(comparison: Comparison, name: str) -> str:
-    one = next(column for column in comparison.grid.named_columns if column.name == name)
-    return _shown(f"{name}, %" if one.metric in ("dice", "surface_dice") else f"{name}, {_unit(comparison)}")
+    metric = next(column.metric for column in comparison.grid.named_columns if column.name == name)
+    return _shown(f"{name}, %" if metric in ("dice", "surface_dice") else f"{name}, {_unit(comparison)}")
 
 
 def _unit(comparison: Comparison) -> str:
@@ -212,7 +212,7 @@ def _notes(comparison: Comparison, quick: bool) -> tuple[str, ...]:
 
 def _shown(text: str) -> str:
     """Return a name as it can stand in a table: what steers a terminal or breaks a line is escaped."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _paper(cell: Cell) -> str:
@@ -238,17 +238,17 @@ def _plain_text(table: Table) -> Table:
 
     def clean(text: str) -> str:
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        return "".join(f"\\{one}" if one in "*_`[]\\" else one for one in text)
+        return "".join(f"\\{letter}" if letter in "*_`[]\\" else letter for letter in text)
 
     return Table(
         title=clean(table.title),
-        header=tuple(clean(one) for one in table.header),
-        rows=[tuple(clean(one) for one in row) for row in table.rows],
-        notes=tuple(clean(one) for one in table.notes),
+        header=tuple(map(clean, table.header)),
+        rows=[tuple(map(clean, row)) for row in table.rows],
+        notes=tuple(map(clean, table.notes)),
     )
 
 
-def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, Outcome]) -> dict[str, Any]:
+def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, JobOutcome]) -> dict[str, Any]:
     """Return everything as plain values for JSON; null stands for what is missing."""
     grid = comparison.grid
     lines = []
@@ -266,16 +266,16 @@ def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, Outco
         lines.append({"labels": line.labels, "cells": cells, "runs": runs})
     orderings = [
         {
-            "labels": list(one.labels),
-            "column": one.column,
-            "paper": [list(names) for names in one.paper],
-            "ours": [list(names) for names in one.ours],
-            "kendall_tau": _plain(one.tau),
-            "agrees": one.agrees,
-            "left_out": list(one.left_out),
-            "partial": list(one.partial),
+            "labels": list(ordering.labels),
+            "column": ordering.column,
+            "paper": [list(names) for names in ordering.paper],
+            "ours": [list(names) for names in ordering.ours],
+            "kendall_tau": _plain(ordering.tau),
+            "agrees": ordering.agrees,
+            "left_out": list(ordering.left_out),
+            "partial": list(ordering.partial),
         }
-        for one in comparison.orderings
+        for ordering in comparison.orderings
     ]
     return {
         "name": comparison.name,

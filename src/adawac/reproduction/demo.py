@@ -78,15 +78,15 @@ def demonstrate(
             done = fit(config, folder, resume=done is not None, watch=watch() if watch else None)
         runs[method] = done
     note("Scoring the test cases")
-    found = evaluate(list(runs.values()), progress=False)
+    evaluations = evaluate(list(runs.values()), progress=False)
     report = write_report(list(runs.values()), out / "report.html")
-    dice = {method: by_patient(one.scores, "dice") for method, one in zip(runs, found, strict=True)}
+    dice = {method: by_patient(run.scores, "dice") for method, run in zip(runs, evaluations, strict=True)}
     return {
         "seed": seed,
         "epochs": epochs,
         "subset": SUBSET,
         "samples": len(Store(store).samples("train", SUBSET, seed)),
-        "dice": {method: sum(one.values()) / len(one) for method, one in dice.items()},
+        "dice": {method: sum(patients.values()) / len(patients) for method, patients in dice.items()},
         "beta_auc": runs["adawac"].metrics[-1]["beta_auc"],
         "runs": {method: str(run.folder) for method, run in runs.items()},
         "report": str(report),

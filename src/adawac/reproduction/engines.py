@@ -1,27 +1,32 @@
 """Engines: what runs jobs. Each takes jobs, runs several at a time, and reports their progress."""
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from adawac.errors import ConfigError
-from adawac.reproduction.jobs import Job, Outcome
-from adawac.reproduction.worker import can_serve_again, interrupt, serve
+from adawac.reproduction.jobs import Job, JobOutcome, attempt
+
+TICK = 0.5  # seconds
 
 
-class Watch(Protocol):
-    """Who wants to know how jobs go."""
+class GridProgress(Protocol):
+    """What is told how the jobs of a grid go."""
 
     def started(self, job: Job) -> None:
         """A job runs."""
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
+    def ended(self, job: Job, outcome: JobOutcome) -> None:
         """A job has ended, well or not."""
 
     def tick(self) -> None:
@@ -31,8 +36,12 @@ class Watch(Protocol):
 class Engine(Protocol):
     """Runs jobs, several at a time."""
 
-    def run(self, jobs: Sequence[Job], watch: Watch) -> None:
-        """Run all jobs, whatever becomes of the others; Ctrl-C stops all of them, saved, and is raised again."""
+    def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> None:
+        """Run all jobs, in their order, whatever becomes of the others.
+
+        Ctrl-C stops all of them, saved, and is raised again. At the time `end` (of `time.monotonic`) those that run
+        are stopped, saved, too; no other one begins.
+        """
 
 
 def build_engine(name: str, *, address: str | None = None, at_once: int | None = None) -> Engine:
@@ -55,19 +64,15 @@ def build_engine(name: str, *, address: str | None = None, at_once: int | None =
         from adawac.reproduction.ray_engine import RayEngine
 
         return RayEngine(address, at_once)
-    raise ConfigError(f"Expected the engine local or ray, but got {name!r}. Correct it.")
-
-
-_TICK = 0.5  # seconds
-_PRELOAD = ["adawac.reproduction.preloading"]  # by the process that forks the others
+    raise ConfigError(f"Expected the engine local or ray, but got {name!r}. Change --engine.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A place for one job at a time.
+    """Room for one job at a time.
 
     Attributes:
-        devices: Its GPUs, as CUDA_VISIBLE_DEVICES; None for a place without a GPU.
+        devices: Its GPUs, as CUDA_VISIBLE_DEVICES; None without a GPU.
         threads: Threads of torch; None leaves that to torch.
     """
 
@@ -76,20 +81,20 @@ class Slot:
 
 
 def find_slots(jobs: Sequence[Job], at_once: int | None = None) -> list[Slot]:
-    """Return the places of this machine: one for each GPU (or as many as a job wants), without GPUs one.
+    """Return the slots of this machine: one for each GPU (or as many as a job wants), without GPUs one.
 
     Args:
         jobs: What is to run.
-        at_once: How many places; where that is more than there are GPUs, jobs share them.
+        at_once: How many slots; where that is more than there are GPUs, jobs share them.
     """
     hardware = [job.config.hardware for job in jobs]
-    each = max((one.devices for one in hardware), default=1)
-    gpus = [] if all(one.accelerator == "cpu" for one in hardware) else _visible_gpus()
+    each = max((wanted.devices for wanted in hardware), default=1)
+    gpus = [] if all(wanted.accelerator == "cpu" for wanted in hardware) else _visible_gpus()
     groups = [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - each + 1, each)]
     if groups:
-        return [Slot(devices=groups[place % len(groups)]) for place in range(at_once or len(groups))]
+        return [Slot(devices=groups[number % len(groups)]) for number in range(at_once or len(groups))]
     count = at_once or 1
-    # Several jobs share the processors; one alone takes what torch takes.
+    # Several jobs share the processors; a single one takes what torch takes.
     threads = max(1, (os.cpu_count() or 1) // count) if count > 1 else None
     return [Slot(threads=threads)] * count
 
@@ -98,75 +103,85 @@ def _visible_gpus() -> list[str]:
     import torch
 
     count = torch.cuda.device_count()  # asks the driver, without starting CUDA in this process
-    named = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return named[:count] if named else [str(number) for number in range(count)]
 
 
-class _Place:
-    """A slot with its process, which runs one job after the other; one that is gone is replaced for the next job."""
+class _JobProcess:
+    """A job in a process of its own."""
 
-    def __init__(self, slot: Slot):
-        self.slot = slot
-        self.process: Any = None
-        self.line: Any = None
-        self.job: Job | None = None
-
-    def begin(self, job: Job) -> None:
-        """Let the process run a job."""
-        if self.process is None or not self.process.is_alive():
-            self.close()
-            self._start()
-        self.job = job
-        with contextlib.suppress(OSError):  # it has died this very moment: `end` says so
-            self.line.send(job)
-
-    def _start(self) -> None:
-        # CUDA does not survive a fork: with a GPU each process begins from nothing.
-        context: Any = multiprocessing.get_context("forkserver" if self.slot.devices is None else "spawn")
-        if self.slot.devices is None:
-            context.set_forkserver_preload(_PRELOAD)
-        self.line, theirs = context.Pipe()
-        self.process = context.Process(
-            target=serve, args=(theirs, self.slot.devices, self.slot.threads), name="adawac-job"
-        )
-        self.process.start()
-        theirs.close()
+    def __init__(self, job: Job, slot: Slot):
+        self.job, self.slot = job, slot
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._process = context.Process(target=_run_job, args=(job, slot, sender), name="adawac-job")
+        resource_tracker.ensure_running()  # when it starts, it unblocks signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits that until it is ready
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        sender.close()
 
     @property
-    def signs(self) -> list[Any]:
-        """What `multiprocessing.connection.wait` waits for: word from the process, or its end."""
-        return [self.line, self.process.sentinel]
+    def sentinel(self) -> int:
+        """What `multiprocessing.connection.wait` waits for: the end of the process."""
+        return self._process.sentinel
 
-    def end(self) -> tuple[Job, Outcome]:
-        """Return the job and how it ended; a process that was killed sent no word."""
-        assert self.job is not None
-        job, self.job = self.job, None
-        try:
-            if self.line.poll():
-                outcome: Outcome = self.line.recv()
-                if not can_serve_again(job, outcome):
-                    self.close()
-                return job, outcome
-        except (EOFError, OSError):
-            pass
-        self.close()
-        return job, Outcome(status="failed", reason=_why_silent(self.process.exitcode))
+    def outcome(self) -> JobOutcome:
+        """Wait for the end of the process, and return how the job ended; a process that was killed sent nothing."""
+        self._process.join()
+        with contextlib.closing(self._receiver), contextlib.suppress(EOFError):
+            if self._receiver.poll():  # a process that it left behind may keep the line open
+                outcome: JobOutcome = self._receiver.recv()
+                return outcome
+        return JobOutcome(status="failed", reason=_why_silent(self._process.exitcode))
 
     def interrupt(self) -> None:
-        """Let the job save and end."""
-        if self.process is not None and self.process.is_alive():
-            interrupt(self.process.pid)
+        """Let the job save and end, as Ctrl-C on a terminal would."""
+        if self._process.is_alive() and self._process.pid is not None:
+            _interrupt(self._process.pid)
 
     def kill(self) -> None:
         """End the process, whatever it does."""
-        if self.process is not None:
-            self.process.kill()
+        self._process.kill()
 
-    def close(self) -> None:
-        """Wait for the end of the process, which ends when there is nothing left to do."""
-        if self.process is not None:
-            self.line.close()
-            self.process.join()
+
+def _run_job(job: Job, slot: Slot, sender: "Connection[Any, Any]") -> None:
+    """Run a job in this process, and send how it ended."""
+    os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on once
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would ignore it
+    if slot.devices is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = slot.devices
+    outcome = JobOutcome(status="interrupted", reason="It was interrupted. The same command goes on with it.")
+    with contextlib.suppress(KeyboardInterrupt):  # before the job has begun, or after its end
+        threading.Thread(target=_stop_when_alone, daemon=True).start()  # it keeps SIGINT blocked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if slot.threads is not None:
+            import torch
+
+            torch.set_num_threads(slot.threads)
+        outcome = attempt(job)
+    with contextlib.suppress(BrokenPipeError):  # the receiver is gone
+        sender.send(outcome)
+
+
+def _stop_when_alone() -> None:
+    """Save and stop when the process that started this one is gone: nobody else would know of it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        _interrupt(os.getpid())
+
+
+def _interrupt(pid: int) -> None:
+    """Interrupt a process of `_run_job` and its children.
+
+    Where several ranks train, these take Ctrl-C, and the process that waits for them does not: all have to hear it.
+    """
+    with contextlib.suppress(ProcessLookupError):  # it has ended this very moment
+        leads_group = os.getpgid(pid) == pid  # else its group is still that of the process that started it
+        (os.killpg if leads_group else os.kill)(pid, signal.SIGINT)
 
 
 def _why_silent(code: int | None) -> str:
@@ -177,7 +192,7 @@ def _why_silent(code: int | None) -> str:
 
 
 class LocalEngine:
-    """Runs jobs in processes of this machine, which are kept: to start Python and torch for each would cost seconds.
+    """Runs jobs on this machine, each in a process of its own.
 
     Args:
         at_once: How many at a time; None: one for each GPU, or 1.
@@ -186,39 +201,39 @@ class LocalEngine:
     def __init__(self, at_once: int | None = None):
         self.at_once = at_once
 
-    def run(self, jobs: Sequence[Job], watch: Watch) -> None:
+    def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> None:
         """Run all jobs; see `adawac.reproduction.engines.Engine`."""
-        places = [_Place(slot) for slot in find_slots(jobs, self.at_once)]
-        waiting, free, busy = deque(jobs), deque(places), list[_Place]()
+        waiting, free, running = deque(jobs), deque(find_slots(jobs, self.at_once)), list[_JobProcess]()
         try:
-            while waiting or busy:
-                while waiting and free:
-                    busy.append(free.popleft())
-                    job = waiting.popleft()
-                    busy[-1].begin(job)
-                    watch.started(job)
-                ready = wait([sign for place in busy for sign in place.signs], timeout=_TICK)
-                for place in [one for one in busy if any(sign in ready for sign in one.signs)]:
-                    busy.remove(place)
-                    free.append(place)
-                    watch.ended(*place.end())
-                watch.tick()
+            while running or (waiting and time.monotonic() < end):
+                while waiting and free and time.monotonic() < end:
+                    running.append(_JobProcess(waiting.popleft(), free.popleft()))
+                    progress.started(running[-1].job)
+                ready = wait([process.sentinel for process in running], timeout=TICK)
+                for process in [process for process in running if process.sentinel in ready]:
+                    running.remove(process)
+                    free.append(process.slot)
+                    progress.ended(process.job, process.outcome())
+                progress.tick()
+                if time.monotonic() >= end:
+                    for process in running:
+                        process.interrupt()
+                    for process in running:
+                        progress.ended(process.job, process.outcome())
+                    return
         except BaseException:
-            _stop(busy)
+            _stop(running)
             raise
-        finally:
-            for place in places:
-                place.close()
 
 
-def _stop(busy: Sequence[_Place]) -> None:
+def _stop(running: Sequence[_JobProcess]) -> None:
     """Let all jobs save and end; a second Ctrl-C kills them."""
     try:
-        for place in busy:
-            place.interrupt()
-        for place in busy:
-            place.close()
+        for process in running:
+            process.interrupt()
+        for process in running:
+            process.outcome()
     except KeyboardInterrupt:
-        for place in busy:
-            place.kill()
+        for process in running:
+            process.kill()
         raise

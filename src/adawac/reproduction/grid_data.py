@@ -1,7 +1,7 @@
 """The data a grid runs on: a store of the grid's data set and how it compares with the paper's, or a small phantom."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,14 @@ _FILE = Path(__file__).with_name("quick.yaml")
 
 def quick_settings(grid: Grid) -> dict[str, Any]:
     """Return the settings that make the runs of a grid small."""
-    given = _read()
-    return {**given["settings"], **_data(given, grid).get("settings", {})}
+    quick = _read()
+    return {**quick["settings"], **_data(quick, grid).get("settings", {})}
 
 
-def quick_seeds(grid: Grid) -> tuple[int, ...]:
-    """Return as many of the grid's seeds as a quick grid runs."""
-    return grid.seeds[: int(_read()["seeds"])]
+def quick_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with as many of their seeds as a quick grid runs."""
+    most = int(_read()["seeds"])
+    return [replace(row, seeds=row.seeds[:most]) for row in rows]
 
 
 def phantom_store(grid: Grid, folder: Path) -> Path:
@@ -43,7 +44,7 @@ def phantom_store(grid: Grid, folder: Path) -> Path:
     if is_store(store):
         return store
     if which.get("layout") == "synapse":
-        training = {int(number): (one[0], one[1], one[2]) for number, one in which["training"].items()}
+        training = {int(number): tuple(slices) for number, slices in which["training"].items()}
         files = folder / f"{name}-files"
         with writing(files, "the phantom"):
             write_synapse_layout(files, size=which["size"], training=training, test=which["test"])
@@ -57,12 +58,12 @@ def _read() -> dict[str, Any]:
     return dict(schema.parse(_FILE.read_bytes()))
 
 
-def _data(given: Mapping[str, Any], grid: Grid) -> dict[str, Any]:
+def _data(quick: Mapping[str, Any], grid: Grid) -> dict[str, Any]:
     name = grid.dataset or "synapse"
-    if name not in given["data"]:
-        known = ", ".join(given["data"])
+    if name not in quick["data"]:
+        known = ", ".join(quick["data"])
         raise ConfigError(f"Expected the dataset of a quick grid to be one of {known}, but got {name!r}. Change it.")
-    return dict(given["data"][name])
+    return dict(quick["data"][name])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,6 @@ class _Counts:
         )
 
 
-_NEEDED = {"train": "trained", "val": "validated", "test": "scored"}  # what runs cannot be without labelled cases
 _CLASSES = {"synapse": tuple(SYNAPSE_CLASSES), "acdc": tuple(ACDC_CLASSES)}
 # As in the files that the paper was made with; a case of ACDC is a frame.
 _PAPER = {
@@ -103,7 +103,7 @@ def checked_store(data: Path | str | None, grid: Grid, *, phantom: bool = False)
     columns = [column.class_name for column in grid.named_columns if column.class_name is not None]
     # Beside the paper's numbers, and under its captions, only its own data set makes sense.
     of_dataset = _CLASSES.get(grid.dataset, ()) if grid.source else ()
-    absent = [one for one in (*columns, *of_dataset) if one not in store.class_names]
+    absent = [name for name in (*columns, *of_dataset) if name not in store.class_names]
     if absent:
         raise DataError(
             f"Expected a store with the classes of the table, but {store.path} ({store.dataset}) has no {absent[0]!r}. "
@@ -118,23 +118,25 @@ def checked_store(data: Path | str | None, grid: Grid, *, phantom: bool = False)
     return store
 
 
-def check_scorable(store: Store, configs: Iterable[TrainConfig]) -> None:
+def check_scorable(store: Store, configs: Iterable[tuple[TrainConfig, str]]) -> None:
     """Refuse a store on which runs could be trained but not validated or scored: that would show after days only.
 
     Args:
         store: The store.
-        configs: Of the runs; their splits and seeds say who tests.
+        configs: Of the runs, whose splits and seeds say who tests, each with the part that is scored.
     """
     check_sliced(store)
-    for split, seed, every in dict.fromkeys((one.data.split, one.seed, one.validation.every) for one in configs):
+    kinds = {(config.data.split, config.seed, bool(config.validation.every), part): None for config, part in configs}
+    for split, seed, validates, scored in kinds:
         table = resolve_split(store.table, split, seed)
-        for part in _NEEDED if every else ("train", "test"):
-            own = table.take(table.split == part)
-            if not labelled(own).any():
-                found = f"none of its {len(own.cases)} has a label" if len(own) else "there are none"
+        needed = {"train": "trained", **({"val": "validated"} if validates else {}), scored: "scored"}
+        for part, verb in needed.items():
+            cases = table.take(table.split == part)
+            if not labelled(cases).any():
+                problem = f"none of its {len(cases.cases)} has a label" if len(cases) else "there are none"
                 raise DataError(
-                    f"Expected labelled {part} cases in the split {split!r} of {store.path}, but {found}: no run "
-                    f"could be {_NEEDED[part]}. Prepare a store that has them, or choose another split (--set "
+                    f"Expected labelled {part} cases in the split {split!r} of {store.path}, but {problem}: no run "
+                    f"could be {verb}. Prepare a store that has them, or choose another split (--set "
                     "data.split=stratified)."
                 )
 
@@ -165,17 +167,17 @@ def describe_store(store: Store, grid: Grid, rows: Sequence[Row]) -> str:
         counts, paper = _count(store), _PAPER.get(grid.dataset) if grid.source else None
         beside = "." if paper is None else ", as in the paper." if counts == paper else f". The paper had {paper}."
         sentences.append(f"Data: {counts}{beside}")
-        own, theirs = _subsets(store, grid, rows)
-        if own:
-            beside = ", as in the paper." if own == theirs else f". The paper had {_listed(theirs)}."
-            sentences.append(f"Slices of the subsets: {_listed(own)}{beside}")
+        ours, theirs = _subsets(store, grid, rows)
+        if ours:
+            beside = ", as in the paper." if ours == theirs else f". The paper had {_listed(theirs)}."
+            sentences.append(f"Slices of the subsets: {_listed(ours)}{beside}")
     return " ".join(sentences)
 
 
 def is_papers_data(store: Store, grid: Grid, rows: Sequence[Row]) -> bool:
     """Tell whether a store is, as far as names and counts can say, what a grid of the paper was run on."""
-    own, theirs = _subsets(store, grid, rows)
-    return not _is_another(store, grid) and _count(store) == _PAPER.get(grid.dataset) and own == theirs
+    ours, theirs = _subsets(store, grid, rows)
+    return not _is_another(store, grid) and _count(store) == _PAPER.get(grid.dataset) and ours == theirs
 
 
 def _subsets(store: Store, grid: Grid, rows: Sequence[Row]) -> tuple[dict[str, int], dict[str, int]]:
@@ -186,8 +188,8 @@ def _subsets(store: Store, grid: Grid, rows: Sequence[Row]) -> tuple[dict[str, i
     paper = _SUBSETS.get(grid.dataset, {}) if grid.source else {}
     seeds: dict[str, int] = {row.config.data.subset: row.config.seed for row in rows if row.config.data.subset in paper}
     train = store.table.take(store.table.split == "train")
-    own = {subset: int(subset_mask(train, subset, seed).sum()) for subset, seed in seeds.items()}
-    return own, {subset: paper[subset] for subset in seeds}
+    ours = {subset: int(subset_mask(train, subset, seed).sum()) for subset, seed in seeds.items()}
+    return ours, {subset: paper[subset] for subset in seeds}
 
 
 def _listed(subsets: dict[str, int]) -> str:

@@ -4,7 +4,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +15,12 @@ from adawac.config.recipes import recipe_path
 from adawac.errors import ConfigError, MissingFileError, UnknownNameError, near
 from adawac.evaluation.evaluation_record import CASE_METRICS
 
-__all__ = ["Column", "Drawing", "Grid", "Number", "Row", "grid_names", "load_grid"]
-
 _FOLDER = Path(__file__).parent / "paper"
 _ENDINGS = (".yaml", ".yml")
 # Axes that are called shorter than the settings they change.
 _SHORT = {"method": "method.name", "preset": "method.preset", "subset": "data.subset", "model": "model.name"}
-# What a grid decides for its runs by itself: a setting of that name would change nothing.
-_GIVEN = {"seed": "the list of seeds in the grid's file", "data.store": "the option --data"}
+# What the grid decides for its runs: a setting of that name would change nothing.
+_DECIDED = {"seed": "the list of seeds in the grid's file", "data.store": "the option --data"}
 _NUMBER = re.compile(r"(?P<mean>-?\d+(\.\d+)?)\s*(±\s*(?P<std>\d+(\.\d+)?))?")
 
 
@@ -59,10 +57,23 @@ class Row:
     Attributes:
         labels: What each axis calls it.
         config: The configuration; the seed is to be set, and the store.
+        seeds: A run for each.
+        score: The part of the split that is scored.
+        tta: Score with test-time augmentation.
+        priority: Rows of a smaller number run first.
     """
 
     labels: dict[str, str]
     config: TrainConfig
+    seeds: tuple[int, ...]
+    score: Literal["test", "val"] = "test"
+    tta: bool = False
+    priority: int = 0
+
+    @property
+    def name(self) -> str:
+        """What results call it."""
+        return " / ".join(self.labels.values())
 
     def without(self, axis: str) -> tuple[str, ...]:
         """Return the labels of all axes but one."""
@@ -80,8 +91,17 @@ class Grid(Config):
     recipe: str | dict[str, Any] = setting("", "The configuration that all runs begin with, or one for each preset.")
     settings: dict[str, Any] = setting({}, "Settings that all runs change, by their dotted path.")
     convention: Literal["strict", "adawac", "transunet", "nan"] = setting("strict", "What empty masks score.")
+    more_conventions: tuple[Literal["strict", "adawac", "transunet", "nan"], ...] = setting(
+        (), "Conventions to score by as well; tables show the first one."
+    )
+    score: Literal["test", "val"] = setting("test", "The part of the split that is scored.")
+    tta: bool = setting(False, "Score with test-time augmentation.")
     seeds: tuple[int, ...] = setting((1234,), "A run for each.", least=0)
     axes: dict[str, Any] = setting({}, "What the runs differ in: for each axis values, or names with settings.")
+    runs: dict[str, Any] = setting(
+        {}, "Instead of axes, rows by name: {set: {…}, seeds: […], score: val, tta: true, priority: 1}."
+    )
+    results: str = setting("", "A JSON file of collected results; runs that it has are not run again.")
     exceptions: tuple[Any, ...] = setting((), "Settings for some combinations: {when: {axis: name}, set: {…}}.")
     columns: dict[str, Any] = setting({}, "What is measured: {name: {metric: dice, class: liver}}.")
     paper: dict[str, Any] = setting({}, "The paper's numbers, by the names on the last axes, in the columns' order.")
@@ -89,38 +109,48 @@ class Grid(Config):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong beyond a single field."""
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            yield "seeds", "expected at least one seed, each once. Correct the list."
-        if not self.axes:
-            yield "axes", "expected what the runs differ in, such as method: [baseline, adawac]. Add it."
+        if not _are_seeds(self.seeds):
+            yield "seeds", "expected at least one seed, each once."
+        if bool(self.axes) == bool(self.runs):
+            yield (
+                "axes",
+                "expected what the runs differ in, such as method: [baseline, adawac], or runs by name, not both.",
+            )
         if not self.columns and not self.figures:
             yield "columns", "expected what is measured, or figures to draw. Add columns or figures."
         for axis, values in self.axes.items():
             yield from self._axis_problems(axis, values)
-        for name, one in self.columns.items():
-            if not isinstance(one, dict) or one.get("metric") not in CASE_METRICS or set(one) - {"metric", "class"}:
+        for name, run in self.runs.items():
+            yield from _run_problems(f"runs.{name}", run)
+        for name, column in self.columns.items():
+            if (
+                not isinstance(column, dict)
+                or column.get("metric") not in CASE_METRICS
+                or set(column) - {"metric", "class"}
+            ):
                 yield (
                     f"columns.{name}",
-                    f"expected {{metric: {' or '.join(CASE_METRICS[:2])}, class: NAME}}, but got {one!r}.",
+                    f"expected {{metric: {' or '.join(CASE_METRICS[:2])}, class: NAME}}, but got {column!r}.",
                 )
-        for place, one in enumerate(self.exceptions):
-            if not isinstance(one, dict) or set(one) != {"when", "set"} or not _are_mappings(one.values()):
-                yield f"exceptions.{place}", f"expected {{when: {{…}}, set: {{…}}}}, but got {one!r}."
+        for number, exception in enumerate(self.exceptions):
+            where = f"exceptions.{number}"
+            if not _is_mapping(exception, {"when", "set"}, {"when", "set"}) or not _are_mappings(exception.values()):
+                yield where, f"expected {{when: {{…}}, set: {{…}}}}, but got {exception!r}."
             else:
-                yield from self._exception_problems(f"exceptions.{place}.when", one["when"])
-        for place, one in enumerate(self.figures):
-            if not isinstance(one, dict) or "draw" not in one or set(one) - {"draw", "options", "width"}:
-                yield f"figures.{place}", f"expected {{draw: NAME, options: {{…}}, width: text}}, but got {one!r}."
+                yield from self._exception_problems(f"{where}.when", exception["when"])
+        for number, figure in enumerate(self.figures):
+            if not _is_mapping(figure, {"draw", "options", "width"}, {"draw"}):
+                yield f"figures.{number}", f"expected {{draw: NAME, options: {{…}}, width: text}}, but got {figure!r}."
 
     def _axis_problems(self, axis: str, values: Any) -> Iterator[tuple[str, str]]:
         if not isinstance(values, list | dict) or not values:
             yield f"axes.{axis}", f"expected a list of values, or names with settings, but got {values!r}."
             return
-        plain = values if isinstance(values, list) else [one for one in values.values() if not isinstance(one, dict)]
+        plain = values if isinstance(values, list) else [item for item in values.values() if not isinstance(item, dict)]
         if plain and _setting_of(axis) is None:
             known = [*_SHORT, *(leaf.path for leaf in leaves(TrainConfig))]
             yield f"axes.{axis}", f"expected a setting, but got {axis!r}. Near names: {near(axis, known)}."
-        names = [str(one) for one in values]
+        names = [str(value) for value in values]
         if len(set(names)) < len(names):
             yield f"axes.{axis}", f"expected each value once, but got {values!r}."
 
@@ -128,43 +158,54 @@ class Grid(Config):
         """Yield what lets an exception hold nowhere; a preset may come by --preset."""
         for axis, label in when.items():
             values = self.axes.get(axis)
-            names = [str(one) for one in values] if isinstance(values, list | dict) else []
+            names = [str(value) for value in values] if isinstance(values, list | dict) else []
             if axis not in (*self.axes, "preset"):
                 yield where, f"expected an axis of the grid, but got {axis!r}. Near names: {near(axis, self.axes)}."
             elif axis != "preset" and str(label) not in names:
-                told = f"expected a name on that axis, but got {label!r}. Near names: {near(str(label), names)}."
-                yield f"{where}.{axis}", told
+                problem = f"expected a name on that axis, but got {label!r}. Near names: {near(str(label), names)}."
+                yield f"{where}.{axis}", problem
 
     @cached_property
     def named_columns(self) -> tuple[Column, ...]:
         """The columns in their order."""
         return tuple(
-            Column(name=name, metric=one["metric"], class_name=one.get("class")) for name, one in self.columns.items()
+            Column(name=name, metric=column["metric"], class_name=column.get("class"))
+            for name, column in self.columns.items()
         )
 
     @cached_property
     def drawings(self) -> tuple[Drawing, ...]:
         """The figures in their order."""
         return tuple(
-            Drawing(name=one["draw"], options=one.get("options") or {}, width=one.get("width", "column"))
-            for one in self.figures
+            Drawing(name=figure["draw"], options=figure.get("options") or {}, width=figure.get("width", "column"))
+            for figure in self.figures
         )
+
+    @property
+    def conventions(self) -> tuple[str, ...]:
+        """Every convention that runs are scored by; tables show the first one."""
+        return tuple(dict.fromkeys((self.convention, *self.more_conventions)))
+
+    @property
+    def dimensions(self) -> dict[str, Any]:
+        """The axes; runs that are listed by name are on a single one."""
+        return self.axes or {"run": {name: run.get("set", {}) for name, run in self.runs.items()}}
 
     @cached_property
     def telling(self) -> dict[str, str]:
         """The settings that tell rows apart, by their dotted path, and what sets each."""
-        found: dict[str, str] = {}
-        for axis, values in self.axes.items():
-            for _, own in _choices(axis, values):
-                found |= dict.fromkeys(_paths(own), f"the axis {axis}")
-        for one in self.exceptions:
-            found |= dict.fromkeys(_paths(one["set"]), "an exception")
-        return found
+        setters: dict[str, str] = {}
+        for axis, values in self.dimensions.items():
+            for _, changes in _choices(axis, values):
+                setters |= dict.fromkeys(_paths(changes), f"the axis {axis}")
+        for exception in self.exceptions:
+            setters |= dict.fromkeys(_paths(exception["set"]), "an exception")
+        return setters
 
     def check_changes(self, changes: Mapping[str, Any]) -> None:
         """Refuse to change in all runs what tells rows apart: names would stand beside the runs of others."""
         decided = {"method.preset": "the recipe of each preset"} if isinstance(self.recipe, dict) else {}
-        decided |= self.telling | _GIVEN
+        decided |= self.telling | _DECIDED
         for path in _paths(changes):
             if path in decided:
                 other = "choose with --preset" if path == "method.preset" else "write a grid of your own"
@@ -176,7 +217,7 @@ class Grid(Config):
     @property
     def compared(self) -> str:
         """The axis whose order is compared with the paper's: the last one."""
-        return list(self.axes)[-1]
+        return list(self.dimensions)[-1]
 
     def rows(self, first: Mapping[str, Any] | None = None, last: Mapping[str, Any] | None = None) -> list[Row]:
         """Return every combination of the axes.
@@ -185,20 +226,30 @@ class Grid(Config):
             first: Settings below those of the axes.
             last: Settings above everything else.
         """
-        choices = [[(axis, *pair) for pair in _choices(axis, values)] for axis, values in self.axes.items()]
+        choices = [[(axis, *pair) for pair in _choices(axis, values)] for axis, values in self.dimensions.items()]
         rows = []
         bases: dict[str, TrainConfig] = {}
         for combination in itertools.product(*choices):
             labels = {axis: label for axis, label, _ in combination}
             changes = {**self.settings, **(first or {})}
-            for _, _, own in combination:
-                changes |= own
-            for one in self.exceptions:
-                if all(labels.get(axis) == str(label) for axis, label in one["when"].items()):
-                    changes |= one["set"]
+            for _, _, settings in combination:
+                changes |= settings
+            for exception in self.exceptions:
+                if all(labels.get(axis) == str(label) for axis, label in exception["when"].items()):
+                    changes |= exception["set"]
             base = self._base(str(changes.get("method.preset", "paper")), bases)
             config = _without_nulls(override(base, {**changes, **(last or {})}))
-            rows.append(Row(labels=labels, config=config))
+            run = self.runs.get(labels.get("run", ""), {})
+            rows.append(
+                Row(
+                    labels=labels,
+                    config=config,
+                    seeds=tuple(run.get("seeds", self.seeds)),
+                    score=run.get("score", self.score),
+                    tta=run.get("tta", self.tta),
+                    priority=run.get("priority", 0),
+                )
+            )
         return rows
 
     def _base(self, preset: str, read: dict[str, TrainConfig]) -> TrainConfig:
@@ -211,16 +262,18 @@ class Grid(Config):
 
     def printed(self, row: Row) -> dict[str, Number]:
         """Return the paper's numbers for a row, by column; axes that the paper does not have are passed over."""
-        found = _leaf(self.paper, row)
-        if not isinstance(found, list):
+        numbers = _leaf(self.paper, row)
+        if not isinstance(numbers, list):
             return {}
-        return {name: _number(value) for name, value in zip(self.columns, found, strict=True) if value is not None}
+        return {name: _number(value) for name, value in zip(self.columns, numbers, strict=True) if value is not None}
 
     def with_presets(self, presets: tuple[str, ...]) -> "Grid":
         """Return the grid with other presets, on its own axis or, without one, on a first one."""
         if "preset" not in self.axes and "method.preset" in self.telling:
             by = self.telling["method.preset"]
             raise ConfigError(f"Expected a grid whose preset can be chosen, but {by} sets it. Leave --preset out.")
+        if self.runs:
+            raise ConfigError("Expected a grid with axes for --preset, but its runs are listed. Leave --preset out.")
         axes = self.axes if "preset" in self.axes else {"preset": [], **self.axes}
         return replace(self, axes={**axes, "preset": list(presets)})
 
@@ -242,7 +295,7 @@ def load_grid(name: Path | str) -> tuple[str, Grid]:
     if path.suffix not in _ENDINGS and len(path.parts) < 2:
         path = _FOLDER / f"{name}.yaml"
         if not path.is_file():
-            known = [one.stem for one in _FOLDER.glob("*.yaml")]
+            known = [grid_file.stem for grid_file in _FOLDER.glob("*.yaml")]
             raise UnknownNameError(
                 f"Expected a table or figure of the paper, or a YAML file, but got {str(name)!r}. Near names: "
                 f"{near(str(name), known)}. See `adawac reproduce --list`."
@@ -250,13 +303,34 @@ def load_grid(name: Path | str) -> tuple[str, Grid]:
     if not path.is_file():
         raise MissingFileError(f"Expected a YAML file with a grid, but {path} does not exist. Check the path.")
     grid = load(Grid, path)
-    for one in (*_paths(grid.settings), *grid.telling):
-        if one in _GIVEN:
+    for setting_path in (*_paths(grid.settings), *grid.telling):
+        if setting_path in _DECIDED:
             raise ConfigError(
-                f"Expected settings of runs in {path}, but got {one}, which {_GIVEN[one]} decides. Leave it out."
+                f"Expected settings of runs in {path}, but got {setting_path}, which {_DECIDED[setting_path]} decides. "
+                "Leave it out."
             )
+    folder = path.absolute().parent
+    grid = replace(
+        grid,
+        settings=_with_splits(grid.settings, folder),
+        axes=_with_splits(grid.axes, folder),
+        runs=_with_splits(grid.runs, folder),
+        results=str(folder / grid.results) if grid.results else "",
+    )
     _check_paper(grid, path)
     return path.stem, grid
+
+
+def _with_splits(data: Any, folder: Path) -> Any:
+    """Return settings in which a split that is a folder beside the grid's file has its full path."""
+    if not isinstance(data, Mapping):
+        return data
+    return {
+        key: str(folder / value)
+        if key == "data.split" and isinstance(value, str) and (folder / value / "train.txt").is_file()
+        else _with_splits(value, folder)
+        for key, value in data.items()
+    }
 
 
 def _check_paper(grid: Grid, path: Path) -> None:
@@ -264,7 +338,7 @@ def _check_paper(grid: Grid, path: Path) -> None:
     rows = grid.rows()
     if not grid.paper:
         return
-    used = {id(one) for row in rows if (one := _leaf(grid.paper, row)) is not None}
+    used = {id(numbers) for row in rows if (numbers := _leaf(grid.paper, row)) is not None}
     for labels, numbers in _leaves(grid.paper):
         where = " / ".join(labels)
         if id(numbers) not in used:
@@ -274,7 +348,7 @@ def _check_paper(grid: Grid, path: Path) -> None:
         if not isinstance(numbers, list) or len(numbers) != len(grid.columns):
             raise ConfigError(
                 f"Expected {len(grid.columns)} numbers, one for each column, for {where!r} in {path}, but got "
-                f"{numbers!r}. Correct the list."
+                f"{numbers!r}. Write null where the paper has none."
             )
         for value in numbers:
             if value is not None:
@@ -282,10 +356,10 @@ def _check_paper(grid: Grid, path: Path) -> None:
 
 
 def _leaf(paper: Mapping[str, Any], row: Row) -> Any:
-    found: Any = paper
+    numbers: Any = paper
     for label in row.labels.values():
-        found = found.get(label, found) if isinstance(found, dict) else found
-    return None if isinstance(found, dict) else found
+        numbers = numbers.get(label, numbers) if isinstance(numbers, dict) else numbers
+    return None if isinstance(numbers, dict) else numbers
 
 
 def _leaves(paper: Mapping[str, Any], labels: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -297,17 +371,17 @@ def _leaves(paper: Mapping[str, Any], labels: tuple[str, ...] = ()) -> Iterator[
 
 
 def _number(value: Any, where: str = "") -> Number:
-    found = _NUMBER.fullmatch(str(value))
-    if isinstance(value, bool) or not found:
+    match = _NUMBER.fullmatch(str(value))
+    if isinstance(value, bool) or not match:
         raise ConfigError(f"Expected a number or mean ± std{where}, but got {value!r}. Write it like 76.66 ± 0.88.")
-    return Number(mean=float(found["mean"]), std=float(found["std"]) if found["std"] else None)
+    return Number(mean=float(match["mean"]), std=float(match["std"]) if match["std"] else None)
 
 
 def _choices(axis: str, values: Any) -> list[tuple[str, dict[str, Any]]]:
     """Return the names on an axis and the settings that each stands for."""
-    named = values if isinstance(values, dict) else {str(one): one for one in values}
-    own = _setting_of(axis)
-    return [(name, value if isinstance(value, dict) else {str(own): value}) for name, value in named.items()]
+    named = values if isinstance(values, dict) else {str(value): value for value in values}
+    path = str(_setting_of(axis))
+    return [(name, value if isinstance(value, dict) else {path: value}) for name, value in named.items()]
 
 
 def _paths(changes: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -331,16 +405,46 @@ def _setting_of(axis: str) -> str | None:
 def _without_nulls(config: TrainConfig) -> TrainConfig:
     """Return a configuration without options that are null: so a grid takes away what a recipe gives to its network."""
 
-    def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    def without(options: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in options.items() if value is not None}
 
     model, method = config.model, config.method
     return replace(
         config,
-        model=replace(model, options=given(model.options)),
-        method=replace(method, options=given(method.options)),
+        model=replace(model, options=without(model.options)),
+        method=replace(method, options=without(method.options)),
     )
 
 
+def _run_problems(where: str, run: Any) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a run that is listed by name."""
+    if not _is_mapping(run, {"set", "seeds", "score", "tta", "priority"}):
+        yield where, f"expected {{set: {{…}}, seeds: […], score: val, tta: true, priority: 1}}, but got {run!r}."
+        return
+    kinds = {
+        "set": (lambda value: isinstance(value, dict), "settings by their dotted path"),
+        "seeds": (_are_seeds, "a list of whole numbers, each once"),
+        "score": (lambda value: value in ("test", "val"), "test or val"),
+        "tta": (lambda value: isinstance(value, bool), "true or false"),
+        "priority": (lambda value: isinstance(value, int), "a whole number"),
+    }
+    for name, value in run.items():
+        fits, expected = kinds[name]
+        if not fits(value):
+            yield f"{where}.{name}", f"expected {expected}, but got {value!r}."
+
+
+def _are_seeds(seeds: Any) -> bool:
+    return (
+        isinstance(seeds, list | tuple)
+        and len(set(map(str, seeds))) == len(seeds) > 0
+        and all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
+    )
+
+
+def _is_mapping(value: Any, known: set[str], needed: Set[str] = frozenset()) -> bool:
+    return isinstance(value, dict) and needed <= set(value) <= known
+
+
 def _are_mappings(values: Any) -> bool:
-    return all(isinstance(one, dict) for one in values)
+    return all(isinstance(value, dict) for value in values)

@@ -1,23 +1,33 @@
 """Runs as jobs: run folders whose name follows from the configuration, so that grids share what they have in common."""
 
+import contextlib
 import hashlib
 import json
+import logging
+import os
+import random
 import re
-from collections.abc import Iterable
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from adawac.config import TrainConfig, override, to_dict
 from adawac.config.settings import decisive
-from adawac.errors import AdawacError
+from adawac.errors import AdawacError, MissingFileError
+from adawac.files import is_locked, make_folder
 from adawac.reproduction.grids import Row
 from adawac.runs import Run
 from adawac.runs.layout import INFO, checkpoint_path, scores_path
 
-__all__ = ["Job", "Outcome", "State", "make_jobs", "store_digest"]
+log = logging.getLogger(__name__)
 
 State = Literal["new", "started", "trained", "done"]
+Planned = Sequence[tuple[Row, Sequence["Job"]]]
+"""The rows of a grid, each with its jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +38,17 @@ class Job:
         name: Stable and readable; the run's folder is called so.
         root: The folder of the grid.
         config: What to train, with its seed and store.
-        convention: What empty masks score.
+        conventions: What empty masks score; the first one is what tables show.
+        part: The part of the split that is scored: `test` or `val`.
+        tta: Score with test-time augmentation.
     """
 
     name: str
     root: Path
     config: TrainConfig
-    convention: str
+    conventions: tuple[str, ...]
+    part: Literal["test", "val"] = "test"
+    tta: bool = False
 
     def __hash__(self) -> int:
         return hash(self.name)  # a configuration holds options, which have no hash
@@ -46,7 +60,7 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """Where everything that the run says goes."""
+        """Where all output of the run goes."""
         return self.root / "logs" / f"{self.name}.log"
 
     @property
@@ -56,13 +70,20 @@ class Job:
 
     @property
     def evaluation(self) -> str:
-        """What `adawac.evaluate` calls the scores."""
-        return f"test-{self.convention}-{self.weights}"
+        """What `adawac.evaluate` calls the scores that tables show."""
+        return self._evaluation(self.conventions[0])
+
+    def _evaluation(self, convention: str) -> str:
+        return f"{self.part}-{convention}-{self.weights}{'-tta' if self.tta else ''}"
 
     @property
-    def scored(self) -> bool:
-        """Whether there are scores, of these weights."""
-        scores, weights = scores_path(self.folder, self.evaluation), checkpoint_path(self.folder, self.weights)
+    def unscored(self) -> list[str]:
+        """The conventions by which these weights have no scores yet."""
+        return [convention for convention in self.conventions if not self._is_scored(convention)]
+
+    def _is_scored(self, convention: str) -> bool:
+        scores = scores_path(self.folder, self._evaluation(convention))
+        weights = checkpoint_path(self.folder, self.weights)
         try:
             written = scores.stat().st_mtime_ns
         except FileNotFoundError:
@@ -71,14 +92,14 @@ class Job:
 
     @property
     def state(self) -> State:
-        """How far the job has come, as its folder tells."""
+        """How far the job has come, as its folder says."""
         if not (self.folder / INFO).is_file():
             return "new"
         try:
             finished = Run(self.folder).status == "finished"
-        except AdawacError:  # whoever runs it will say what is wrong
+        except AdawacError:  # the process that runs it will say what is wrong
             return "started"
-        return "started" if not finished else "done" if self.scored else "trained"
+        return "started" if not finished else "trained" if self.unscored else "done"
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -90,7 +111,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """How a job ended.
 
     Attributes:
@@ -104,27 +125,40 @@ class Outcome:
     seconds: float = 0.0
 
 
-def make_jobs(
-    rows: Iterable[Row], seeds: Iterable[int], store: Path, root: Path, convention: str
-) -> list[tuple[Row, list[Job]]]:
+def make_jobs(rows: Iterable[Row], store: Path, root: Path, conventions: Sequence[str]) -> list[tuple[Row, list[Job]]]:
     """Return every row with its jobs, one for each seed; rows of the same configuration have the same jobs."""
     digest, store, root = store_digest(store), store.absolute(), root.absolute()
-    seeds = tuple(seeds)
-    found = []
+    planned = []
     for row in rows:
         config = override(row.config, {"data.store": store})
-        seeded = [replace(config, seed=seed) for seed in seeds]
-        jobs = [Job(name=_name(one, digest), root=root, config=one, convention=convention) for one in seeded]
-        found.append((row, jobs))
-    return found
+        seeded = [replace(config, seed=seed) for seed in row.seeds]
+        jobs = [
+            Job(
+                name=_name(own, digest),
+                root=root,
+                config=own,
+                conventions=tuple(conventions),
+                part=row.score,
+                tta=row.tta,
+            )
+            for own in seeded
+        ]
+        planned.append((row, jobs))
+    return planned
+
+
+def in_order(planned: Planned) -> list[Job]:
+    """Return each job once: by priority of the rows; within a priority all rows' first seeds, then their second."""
+    ranked = [(row.priority, place, job) for row, jobs in planned for place, job in enumerate(jobs)]
+    return list({job.name: job for _, _, job in sorted(ranked, key=lambda item: item[:2])}.values())
 
 
 def store_digest(store: Path) -> str:
     """Return what identifies a prepared store, wherever it lies."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in ("store.json", "table.csv"):
-        found.update((store / name).read_bytes())
-    return found.hexdigest()
+        digest.update((store / name).read_bytes())
+    return digest.hexdigest()
 
 
 def _name(config: TrainConfig, digest: str) -> str:
@@ -133,9 +167,10 @@ def _name(config: TrainConfig, digest: str) -> str:
     ranks = config.hardware.devices * config.hardware.nodes
     if ranks > 1 and not config.hardware.sync_batchnorm:
         settings["ranks"] = ranks  # BatchNorm sees a rank's part of the batch
+    if os.sep in config.data.split and Path(config.data.split).is_dir():  # its lists decide, not where they lie
+        settings["data"]["split"] = [path.read_text() for path in sorted(Path(config.data.split).glob("*.txt"))]
     text = json.dumps([digest, settings], sort_keys=True)
-    told = config.summary
-    words = [str(told[key]) for key in ("model", "subset", "method", "preset")]
+    words = [str(config.summary[key]) for key in ("model", "subset", "method", "preset")]
     short = hashlib.sha256(text.encode()).hexdigest()[:8]
     return "-".join([*(_slug(word) for word in words), f"seed{config.seed}", short])
 
@@ -143,3 +178,89 @@ def _name(config: TrainConfig, digest: str) -> str:
 def _slug(word: str) -> str:
     """Return a word that can be part of a folder's name on any file system."""
     return re.sub(r"[^a-z0-9+]+", "-", word.lower()).strip("-")[:40]
+
+
+def attempt(job: Job) -> JobOutcome:
+    """Train and score what is left of a job, with all output in its log; what goes wrong becomes an outcome."""
+    started = time.monotonic()
+    status, reason = "done", ""
+    try:
+        with _output_into(job.log):
+            try:
+                _work(job)
+            except KeyboardInterrupt:
+                log.warning("interrupted: %s is saved as far as it came", job.folder)
+                status, reason = "interrupted", "It was interrupted. The same command goes on with it."
+            except AdawacError as error:
+                log.error("%s", error)
+                status, reason = "failed", str(error)
+            except Exception as error:
+                log.error("%s", traceback.format_exc())
+                status, reason = "failed", f"Unexpected {type(error).__name__}: {error}"
+    except OSError as error:  # of the log: a full disk, as a rule, and what there was to say is lost with it
+        status = "failed"
+        reason = (
+            f"Expected to write to {job.log}, but got: {error.strerror or error}. Make room, or check the folder's "
+            "permissions."
+        )
+    return JobOutcome(status=status, reason=reason, seconds=time.monotonic() - started)  # type: ignore[arg-type]
+
+
+def _work(job: Job) -> None:
+    import numpy as np
+    import torch
+
+    from adawac.evaluation import evaluate
+    from adawac.train import fit
+
+    # A run draws from its own generators, but other people's networks may draw from these.
+    random.seed(job.config.seed)
+    np.random.seed(job.config.seed % 2**32)
+    torch.manual_seed(job.config.seed)
+    deadline = time.monotonic() + _PATIENCE
+    while is_locked(job.folder) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    try:
+        run = Run(job.folder)
+    except MissingFileError:
+        run = None
+    if run is None or run.status != "finished":
+        log.info("training %s%s", job.name, "" if run is None else f", from epoch {run.epoch} on")
+        fit(job.config, job.folder, resume=run is not None)
+    for convention in job.unscored:
+        log.info("scoring %s by the convention %s", job.name, convention)
+        evaluate(
+            job.folder,
+            data=job.config.data.store,
+            part=job.part,
+            convention=convention,
+            tta=job.tta,
+            precision="fp32",  # on every device, as the paper's numbers are
+            progress=False,
+        )
+
+
+@contextlib.contextmanager
+def _output_into(path: Path) -> Iterator[None]:
+    """Send all output of this process, and its log, into a file."""
+    make_folder(path.parent)
+    root = logging.getLogger()
+    level = root.level
+    with path.open("a", encoding="utf-8", errors="replace") as file:
+        handler = logging.StreamHandler(file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        former = [os.dup(number) for number in (1, 2)]
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            root.setLevel(level)
+            for number, old in zip((1, 2), former, strict=True):
+                os.dup2(old, number)
+                os.close(old)

@@ -5,14 +5,14 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from adawac.errors import AdawacError
 from adawac.evaluation.statistics import HIGHER_IS_BETTER
-from adawac.reproduction.grids import Column, Grid, Number, Row
-from adawac.reproduction.jobs import Job
+from adawac.reproduction.collected_results import Entry, entry_value, find_entry
+from adawac.reproduction.grids import Column, Grid, Number
+from adawac.reproduction.jobs import Job, Planned
 from adawac.runs import Run, Score
 
 log = logging.getLogger(__name__)
@@ -117,58 +117,92 @@ class Comparison:
     @property
     def axes(self) -> tuple[str, ...]:
         """Axes that tell the rows apart."""
-        several = [axis for axis in self.grid.axes if len({line.labels[axis] for line in self.lines}) > 1]
+        several = [axis for axis in self.grid.dimensions if len({line.labels[axis] for line in self.lines}) > 1]
         return tuple(several) or (self.grid.compared,)
 
 
 def compare(
-    name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], notes: Sequence[str] = (), mark: str = ""
+    name: str,
+    grid: Grid,
+    planned: Planned,
+    notes: Sequence[str] = (),
+    mark: str = "",
+    entries: Sequence[Entry] = (),
 ) -> Comparison:
-    """Read the scores of all runs and set them beside the paper's numbers; `notes` go below these, `mark` above."""
+    """Read the scores of all runs and set them beside the paper's numbers.
+
+    Args:
+        name: The grid's name.
+        grid: The grid.
+        planned: Its rows with their jobs.
+        notes: Go below the numbers.
+        mark: Goes above them.
+        entries: Collected results, for runs that have no folder here.
+    """
     lines, units = [], set()
     for row, jobs in planned:
         printed = grid.printed(row)
-        scores = [_scores(job) for job in jobs]
-        units |= {score.unit for one in scores for score in one} - {""}
-        cells = tuple(_cell(column, printed.get(column.name), scores) for column in grid.named_columns)
-        lines.append(Line(labels=row.labels, cells=cells, jobs=tuple(jobs)))
-    seeds = tuple(job.config.seed for job in planned[0][1])
-    orderings = _orderings(grid, planned, lines)
+        runs = [_RunNumbers(job, find_entry(entries, row, job.config.seed)) for job in jobs]
+        units |= {run.unit for run in runs} - {""}
+        cells = []
+        for column in grid.named_columns:
+            mean, std, count = seed_spread([run.value(column) for run in runs])
+            paper = printed.get(column.name)
+            cells.append(Cell(column=column.name, paper=paper, mean=mean, std=std, count=count, seeds=len(runs)))
+        lines.append(Line(labels=row.labels, cells=tuple(cells), jobs=tuple(jobs)))
     return Comparison(
         name=name,
         grid=grid,
-        seeds=seeds,
+        seeds=tuple(dict.fromkeys(job.config.seed for _, jobs in planned for job in jobs)),
         lines=tuple(lines),
-        orderings=orderings,
+        orderings=_orderings(grid, planned, lines),
         notes=tuple(notes),
         mark=mark,
         unit=" or ".join(sorted(units)),
     )
 
 
-def _cell(column: Column, paper: Number | None, runs: Sequence[Sequence[Score]]) -> Cell:
-    mean, std, count = seed_spread([run_value(scores, column) for scores in runs])
-    return Cell(column=column.name, paper=paper, mean=mean, std=std, count=count, seeds=len(runs))
+class _RunNumbers:
+    """The numbers of a run: of its folder, or else of its entry among collected results."""
+
+    def __init__(self, job: Job, entry: Entry | None):
+        self._job, self._entry = job, entry
+        self._scores = _scores(job)
+
+    @property
+    def unit(self) -> str:
+        """What distances were measured in; empty where that is not known."""
+        if self._scores or self._entry is None:
+            return next((score.unit for score in self._scores if score.unit), "")
+        return str(self._entry["scores"].get(self._job.conventions[0], {}).get("unit", ""))
+
+    def value(self, column: Column) -> float:
+        """Return the number of a column; NaN where there is none."""
+        if self._scores or self._entry is None:
+            return run_value(self._scores, column)
+        value = entry_value(self._entry, column, self._job.conventions[0])
+        return 100 * value if column.metric in _SHARES else value
 
 
 def run_value(scores: Sequence[Score], column: Column) -> float:
     """Return one run's number: the mean over cases, then over classes; NaN is passed over."""
     values: dict[int, list[float]] = {}
-    for one in scores:
-        if one.metric == column.metric and column.class_name in (None, one.class_name) and not math.isnan(one.value):
-            values.setdefault(one.label, []).append(one.value)
+    for score in scores:
+        wanted = score.metric == column.metric and column.class_name in (None, score.class_name)
+        if wanted and not math.isnan(score.value):
+            values.setdefault(score.label, []).append(score.value)
     if not values:
         return math.nan
-    mean = float(np.mean([np.mean(own) for own in values.values()]))
+    mean = float(np.mean([np.mean(of_class) for of_class in values.values()]))
     return 100 * mean if column.metric in _SHARES else mean
 
 
 def seed_spread(values: Sequence[float]) -> tuple[float, float, int]:
     """Return the mean over seeds, the sample's standard deviation (n - 1), and how many seeds have a number."""
-    there = np.array([value for value in values if not math.isnan(value)])
-    if not len(there):
+    known = np.array([value for value in values if not math.isnan(value)])
+    if not len(known):
         return math.nan, math.nan, 0
-    return float(there.mean()), float(there.std(ddof=1)) if len(there) > 1 else math.nan, len(there)
+    return float(known.mean()), float(known.std(ddof=1)) if len(known) > 1 else math.nan, len(known)
 
 
 def _scores(job: Job) -> list[Score]:
@@ -181,18 +215,18 @@ def _scores(job: Job) -> list[Score]:
         return []
 
 
-def _orderings(grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], lines: Sequence[Line]) -> tuple[Ordering, ...]:
+def _orderings(grid: Grid, planned: Planned, lines: Sequence[Line]) -> tuple[Ordering, ...]:
     """Rank the names of the compared axis by each column that is a mean over classes."""
     groups: dict[tuple[str, ...], list[Line]] = {}
     for (row, _), line in zip(planned, lines, strict=True):
         groups.setdefault(row.without(grid.compared), []).append(line)
-    found = []
-    for place, column in enumerate(grid.named_columns):
+    orderings = []
+    for number, column in enumerate(grid.named_columns):
         if column.class_name is None:
             for labels, group in groups.items():
-                cells = {line.labels[grid.compared]: line.cells[place] for line in group}
-                found.append(_ordering(labels, column, cells, alone=not grid.paper))
-    return tuple(found)
+                cells = {line.labels[grid.compared]: line.cells[number] for line in group}
+                orderings.append(_ordering(labels, column, cells, alone=not grid.paper))
+    return tuple(orderings)
 
 
 def _ordering(labels: tuple[str, ...], column: Column, cells: Mapping[str, Cell], alone: bool) -> Ordering:
@@ -223,5 +257,4 @@ def _tau(first: Sequence[float], second: Sequence[float]) -> float:
         return math.nan
     from scipy.stats import kendalltau
 
-    found: Any = kendalltau(first, second)
-    return float(found.statistic)
+    return float(kendalltau(first, second).statistic)

@@ -1,17 +1,17 @@
 """Jobs as tasks of a Ray cluster, with GPUs (or CPUs) as resources; all machines see the run folders."""
 
+import math
 import socket
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adawac.errors import ConfigError, MissingDependencyError
-from adawac.reproduction.engines import Watch
-from adawac.reproduction.jobs import Job, Outcome
-from adawac.reproduction.worker import attempt
+from adawac.reproduction.engines import TICK, GridProgress
+from adawac.reproduction.jobs import Job, JobOutcome, attempt
 
-_TICK = 0.5  # seconds
-_RETRIES = 5  # when a machine or a process is lost; a job that fails by itself is not tried again
+_RETRIES = 5  # when a machine or a process is lost; a job that fails is not tried again
 _KNOCK = 10.0  # seconds to wait for a cluster to answer
 _SAVING = 120.0  # seconds that interrupted jobs have to save
 
@@ -28,7 +28,7 @@ class RayEngine:
         self.ray = _import_ray()
         self.address, self.at_once = address, at_once
 
-    def run(self, jobs: Sequence[Job], watch: Watch) -> None:
+    def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> None:
         """Run all jobs; see `adawac.reproduction.engines.Engine`."""
         if not jobs:
             return
@@ -36,7 +36,7 @@ class RayEngine:
         if ours:
             self._connect()
         try:
-            self._run(jobs, watch)
+            self._run(jobs, progress, end)
         finally:
             if ours:
                 ray.shutdown()
@@ -49,48 +49,55 @@ class RayEngine:
             first = str(error).strip().splitlines()[0]
             raise ConfigError(
                 f"Expected a Ray cluster at {self.address or 'this machine'}, but got: {first.rstrip('.')}. Start one "
-                "with `ray start --head`, or correct --address."
+                "with `ray start --head`, or check --address."
             ) from error
 
-    def _run(self, jobs: Sequence[Job], watch: Watch) -> None:
+    def _run(self, jobs: Sequence[Job], progress: GridProgress, end: float) -> None:
         ray = self.ray
         needs = [_needs(job, ray.cluster_resources()) for job in jobs]
-        task = ray.remote(max_retries=_RETRIES, retry_exceptions=False)(attempt)
+        # A process for each job, as on one machine.
+        task = ray.remote(max_calls=1, max_retries=_RETRIES, retry_exceptions=False)(attempt)
         waiting, running = deque(zip(jobs, needs, strict=True)), dict[Any, Job]()
-        silent: dict[str, int] = {}  # size of the log of jobs that were handed over but have not said a word
+        silent: dict[str, int] = {}  # size of the log of jobs that were submitted but have not begun
         try:
-            while waiting or running:
+            while running or (waiting and time.monotonic() < end):
                 while waiting and (self.at_once is None or len(running) < self.at_once):
                     job, need = waiting.popleft()
                     silent[job.name] = _size(job)
                     running[task.options(**need).remote(job)] = job
-                ready, _ = ray.wait(list(running), num_returns=1, timeout=_TICK)
-                for job in [one for one in running.values() if _size(one) != silent.get(one.name, _size(one))]:
+                ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK)
+                for job in [job for job in running.values() if _size(job) != silent.get(job.name, _size(job))]:
                     del silent[job.name]
-                    watch.started(job)
-                for one in ready:
-                    job = running.pop(one)
+                    progress.started(job)
+                for reference in ready:
+                    job = running.pop(reference)
                     silent.pop(job.name, None)
-                    watch.ended(job, self._outcome(one))
-                watch.tick()
+                    progress.ended(job, self._outcome(reference))
+                progress.tick()
+                if time.monotonic() >= end:
+                    self._stop(list(running))
+                    for job in running.values():
+                        if job.name not in silent:
+                            progress.ended(job, JobOutcome(status="interrupted", reason="Time is up."))
+                    return
         except BaseException:
             self._stop(list(running))
             raise
 
-    def _outcome(self, reference: Any) -> Outcome:
+    def _outcome(self, reference: Any) -> JobOutcome:
         try:
-            found: Outcome = self.ray.get(reference)
-            return found
+            outcome: JobOutcome = self.ray.get(reference)
+            return outcome
         except self.ray.exceptions.RayError as error:
             first = str(error).strip().splitlines()[0]
-            return Outcome(
+            return JobOutcome(
                 status="failed", reason=f"Ray lost it {_RETRIES + 1} times ({type(error).__name__}: {first})"
             )
 
     def _stop(self, references: list[Any]) -> None:
         """Let all jobs save and end."""
-        for one in references:
-            self.ray.cancel(one, force=False)  # as Ctrl-C within the task
+        for reference in references:
+            self.ray.cancel(reference, force=False)  # as Ctrl-C within the task
         if references:
             self.ray.wait(references, num_returns=len(references), timeout=_SAVING)
 

@@ -1,18 +1,22 @@
 """From the name of a table or figure to runs, and from runs to our numbers beside the paper's."""
 
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adawac.data.store import Store
-from adawac.errors import MissingFileError, RunError
+from adawac.errors import ConfigError, MissingFileError, RunError
 from adawac.files import FolderLock, explained, make_folder
+from adawac.reproduction.collected_results import find_entry, read_entries
 from adawac.reproduction.comparison_files import write_comparison
-from adawac.reproduction.engines import Watch, build_engine
+from adawac.reproduction.engines import GridProgress, build_engine
 from adawac.reproduction.grid_data import (
     MARK,
     check_scorable,
@@ -21,83 +25,15 @@ from adawac.reproduction.grid_data import (
     is_papers_data,
     phantom_mark,
     phantom_store,
-    quick_seeds,
+    quick_rows,
     quick_settings,
 )
 from adawac.reproduction.grids import Grid, Row, load_grid
-from adawac.reproduction.jobs import Job, Outcome, make_jobs
+from adawac.reproduction.jobs import Job, JobOutcome, Planned, in_order, make_jobs
 from adawac.reproduction.paper_tables import Comparison, compare
 
 if TYPE_CHECKING:
     from adawac.figures import Picture
-
-
-def check_figures(grid: Grid, rows: Sequence[Row]) -> None:
-    """Refuse figures that could not be drawn: that would show only after everything is trained."""
-    if not grid.drawings:
-        return
-    from adawac.figures.catalogue import check_figure
-
-    most = max(Counter(row.labels.get("preset", "") for row in rows).values())
-    for one in grid.drawings:
-        check_figure(one.name, most, width=one.width, **one.options)
-
-
-def draw_figures(
-    name: str, grid: Grid, planned: Sequence[tuple[Row, Sequence[Job]]], folder: Path, *, quick: bool, mark: str = ""
-) -> list[Path]:
-    """Draw the figures of a grid as PNG and PDF, once for each preset; those whose runs are not all done are left out.
-
-    Args:
-        name: The grid's name; the files are called so.
-        grid: The grid.
-        planned: Its rows with their jobs; a figure shows the first seed of each.
-        folder: Where the files go.
-        quick: Mark the figures as not the paper's, and call them so.
-        mark: Mark them with this for another reason.
-    """
-    mark, word = (MARK, "quick") if quick else (mark, mark.partition(":")[0].lower())
-    presets: dict[str, list[Job]] = {}
-    for row, own in planned:
-        presets.setdefault(row.labels.get("preset", ""), []).append(own[0])
-    paths = []
-    for preset, jobs in presets.items():
-        if grid.drawings and all(job.state == "done" for job in jobs):
-            stem = f"{name}-quick" if quick else name
-            paths += _draw(f"{stem}-{preset}" if len(presets) > 1 else stem, grid, jobs, folder, mark, word)
-    return paths
-
-
-def _draw(stem: str, grid: Grid, jobs: Sequence[Job], folder: Path, mark: str, word: str) -> list[Path]:
-    from adawac.figures import compose
-
-    paths = []
-    for place, drawing in enumerate(grid.drawings):
-        number = "" if len(grid.drawings) == 1 else f"-{place + 1}"
-        picture = compose(drawing.name, [job.folder for job in jobs], width=drawing.width, **drawing.options)
-        picture = _marked(picture, mark, word) if mark else picture
-        paths += [picture.save(folder / f"{stem}{number}{ending}") for ending in (".png", ".pdf")]
-    return paths
-
-
-def _marked(picture: "Picture", mark: str, word: str) -> "Picture":
-    """Return a picture that says across it, and in its description, that it is none of the paper's."""
-    width, height = picture.figure.get_size_inches()
-    picture.figure.text(
-        0.5,
-        0.5,
-        f"{word.upper()}\nnot the paper's data",
-        ha="center",
-        va="center",
-        rotation=30,
-        fontsize=6 * min(width, height),
-        color="#b3261e",
-        alpha=0.45,
-        weight="bold",
-        zorder=100,
-    )
-    return replace(picture, title=f"{picture.title} ({word})", alt=f"{mark} {picture.alt}")
-
 
 log = logging.getLogger(__name__)
 
@@ -109,20 +45,22 @@ class Reproduction:
     Attributes:
         comparison: Ours beside the paper's; for a figure, a table without columns.
         quick: Whether these are numbers of the phantom.
-        failures: Jobs that did not end well, and why.
+        failures: Jobs that failed, and why.
         files: What was written.
         skipped: How many jobs had been done before.
+        left: How many jobs there was no time for; the same command goes on with them.
     """
 
     comparison: Comparison
     quick: bool
-    failures: dict[Job, Outcome]
+    failures: dict[Job, JobOutcome]
     files: list[Path]
     skipped: int
+    left: int = 0
 
 
 class Silence:
-    """Watches and says nothing."""
+    """Shows no progress."""
 
     def planned(self, jobs: Sequence[Job], done: int) -> None:
         """Say nothing."""
@@ -130,7 +68,7 @@ class Silence:
     def started(self, job: Job) -> None:
         """Say nothing."""
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
+    def ended(self, job: Job, outcome: JobOutcome) -> None:
         """Say nothing."""
 
     def tick(self) -> None:
@@ -138,22 +76,24 @@ class Silence:
 
 
 @dataclass(kw_only=True)
-class _Failures:
-    """Passes everything on to a watch, and notes what failed."""
+class _Outcomes:
+    """Notes how jobs end, and passes everything on."""
 
-    watch: Watch
-    found: dict[Job, Outcome] = field(default_factory=dict)
+    progress: GridProgress
+    ended_jobs: dict[Job, JobOutcome] = field(default_factory=dict)
 
     def started(self, job: Job) -> None:
-        self.watch.started(job)
+        self.progress.started(job)
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
-        if outcome.status != "done":
-            self.found[job] = outcome
-        self.watch.ended(job, outcome)
+    def ended(self, job: Job, outcome: JobOutcome) -> None:
+        self.ended_jobs[job] = outcome
+        self.progress.ended(job, outcome)
 
     def tick(self) -> None:
-        self.watch.tick()
+        self.progress.tick()
+
+    def with_status(self, status: str) -> dict[Job, JobOutcome]:
+        return {job: outcome for job, outcome in self.ended_jobs.items() if outcome.status == status}
 
 
 def reproduce(
@@ -167,6 +107,8 @@ def reproduce(
     jobs: int | None = None,
     presets: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
+    seconds: float | None = None,
     phantom: bool = False,
     watch: Any = None,
 ) -> Reproduction:
@@ -186,67 +128,156 @@ def reproduce(
         jobs: How many runs at a time; by default one for each GPU, or 1.
         presets: `paper`, `official` or both, instead of the grid's own.
         changes: Settings of all runs, by their dotted path, above everything else; not those that tell rows apart.
+        only: Names of rows, with * for anything; by default all.
+        seconds: After this time nothing begins, and what runs is saved and stopped; the same command goes on.
         phantom: Take a store of the phantom for a grid of the paper, too, and mark everything as not the paper's.
-        watch: Is told how runs go: an `adawac.reproduction.engines.Watch` that also has `planned(jobs, done)`.
+        watch: Is told how runs go: an `adawac.reproduction.engines.GridProgress` that also has `planned(jobs, done)`.
     """
+    end = math.inf if seconds is None else time.monotonic() + seconds
     short, grid = load_grid(name)
     grid = grid.with_presets(tuple(presets)) if presets else grid
     grid.check_changes(changes or {})
     out = Path(out)
-    rows = grid.rows(quick_settings(grid) if quick else None, changes)
+    rows = _chosen(grid.rows(quick_settings(grid) if quick else None, changes), only)
+    rows = quick_rows(rows) if quick else rows
     check_figures(grid, rows)
     store = None if quick else checked_store(data, grid, phantom=phantom)
     runner = build_engine(engine, address=address, at_once=jobs)
     mark, about = ("", "") if store is None else (phantom_mark(store, grid), describe_store(store, grid, rows))
     if store is not None and about and grid.source and not is_papers_data(store, grid, rows):
         log.warning("%s", f"{mark} {about}".strip())  # before days of training, not after
+    entries = [] if quick else read_entries(grid.results)
     lock = _lock(out)
     try:
-        place = phantom_store(grid, out / "quick-data") if store is None else store.path
-        seeds = quick_seeds(grid) if quick else grid.seeds
-        planned = make_jobs(rows, seeds, place, out, grid.convention)
-        unique = list({job.name: job for _, own in planned for job in own}.values())
-        waiting = [job for job in unique if job.state != "done"]
+        store_path = phantom_store(grid, out / "quick-data") if store is None else store.path
+        planned = make_jobs(rows, store_path, out, grid.conventions)
+        every = in_order(planned)
+        collected = {job for row, own in planned for job in own if find_entry(entries, row, job.config.seed)}
+        waiting = [job for job in every if job not in collected and job.state != "done"]
         if waiting:
-            check_scorable(Store(place), [job.config for job in waiting])
+            check_scorable(Store(store_path), [(job.config, job.part) for job in waiting])
             _check_methods(waiting)
             _check_models(waiting)
             _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
         watch = Silence() if watch is None else watch
-        watch.planned(unique, len(unique) - len(waiting))
-        noted = _Failures(watch=watch)
+        watch.planned(every, len(every) - len(waiting))
+        outcomes = _Outcomes(progress=watch)
         if waiting:
-            runner.run(waiting, noted)
-        comparison = compare(short, grid, planned, _notes(about, changes or {}), mark=mark)
+            runner.run(waiting, outcomes, end)
+        failures = outcomes.with_status("failed")
+        if seconds is None:
+            failures |= outcomes.with_status("interrupted")
+        comparison = compare(short, grid, planned, _notes(about, changes or {}), mark, entries)
         files = []
         with _writing(out):
             if grid.columns:
-                files += write_comparison(comparison, out, quick=quick, failures=noted.found)
+                files += write_comparison(comparison, out, quick=quick, failures=failures)
             files += draw_figures(short, grid, planned, out, quick=quick, mark=mark)
     finally:
         lock.release()
     return Reproduction(
         comparison=comparison,
         quick=quick,
-        failures=noted.found,
+        failures=failures,
         files=files,
-        skipped=len(unique) - len(waiting),
+        skipped=len(every) - len(waiting),
+        left=len(waiting) - len(outcomes.with_status("done")) - len(failures),
     )
 
 
+def _chosen(rows: list[Row], only: Sequence[str]) -> list[Row]:
+    """Return the rows whose name, or one of whose labels, matches a pattern; all without any pattern."""
+    if not only:
+        return rows
+    chosen = [
+        row for row in rows if any(fnmatch(name, mask) for mask in only for name in (row.name, *row.labels.values()))
+    ]
+    if not chosen:
+        raise ConfigError(
+            f"Expected names of rows (--only), but none matches {', '.join(only)}. They are called "
+            f"{', '.join(row.name for row in rows[:20])}{', …' if len(rows) > 20 else ''}."
+        )
+    return chosen
+
+
+def check_figures(grid: Grid, rows: Sequence[Row]) -> None:
+    """Refuse figures that could not be drawn: that would show only after everything is trained."""
+    if not grid.drawings:
+        return
+    from adawac.figures.catalogue import check_figure
+
+    most = max(Counter(row.labels.get("preset", "") for row in rows).values())
+    for drawing in grid.drawings:
+        check_figure(drawing.name, most, width=drawing.width, **drawing.options)
+
+
+def draw_figures(name: str, grid: Grid, planned: Planned, folder: Path, *, quick: bool, mark: str = "") -> list[Path]:
+    """Draw the figures of a grid as PNG and PDF, once for each preset; those whose runs are not all done are left out.
+
+    Args:
+        name: The grid's name; the files are called so.
+        grid: The grid.
+        planned: Its rows with their jobs; a figure shows the first seed of each.
+        folder: Where the files go.
+        quick: Mark the figures as not the paper's, and call them so.
+        mark: Mark them with this for another reason.
+    """
+    mark, word = (MARK, "quick") if quick else (mark, mark.partition(":")[0].lower())
+    presets: dict[str, list[Job]] = {}
+    for row, of_seeds in planned:
+        presets.setdefault(row.labels.get("preset", ""), []).append(of_seeds[0])
+    paths = []
+    for preset, jobs in presets.items():
+        if grid.drawings and all(job.state == "done" for job in jobs):
+            stem = f"{name}-quick" if quick else name
+            paths += _draw(f"{stem}-{preset}" if len(presets) > 1 else stem, grid, jobs, folder, mark, word)
+    return paths
+
+
+def _draw(stem: str, grid: Grid, jobs: Sequence[Job], folder: Path, mark: str, word: str) -> list[Path]:
+    from adawac.figures import compose
+
+    paths = []
+    for count, drawing in enumerate(grid.drawings, 1):
+        number = "" if len(grid.drawings) == 1 else f"-{count}"
+        picture = compose(drawing.name, [job.folder for job in jobs], width=drawing.width, **drawing.options)
+        picture = _marked(picture, mark, word) if mark else picture
+        paths += [picture.save(folder / f"{stem}{number}{ending}") for ending in (".png", ".pdf")]
+    return paths
+
+
+def _marked(picture: "Picture", mark: str, word: str) -> "Picture":
+    """Return a picture that says across it, and in its description, that it is not one of the paper's."""
+    width, height = picture.figure.get_size_inches()
+    picture.figure.text(
+        0.5,
+        0.5,
+        f"{word.upper()}\nnot the paper's data",
+        ha="center",
+        va="center",
+        rotation=30,
+        fontsize=6 * min(width, height),
+        color="#b3261e",
+        alpha=0.45,
+        weight="bold",
+        zorder=100,
+    )
+    return replace(picture, title=f"{picture.title} ({word})", alt=f"{mark} {picture.alt}")
+
+
 def _check_weights(jobs: Sequence[Job], here: bool) -> None:
-    """Refuse pretrained weights that are not there, or fit not: else every run would begin, and fail, by itself.
+    """Refuse pretrained weights that are missing or do not fit: otherwise every run would begin, then fail.
 
     Args:
         jobs: What is to be trained.
-        here: Whether that is on this machine; then what is to be downloaded is.
+        here: Whether that is on this machine; then weights are downloaded.
     """
     models = {str(job.config.model): job.config for job in jobs if job.config.model.pretrained is not None}
     for config in models.values():
-        model, given = config.model, str(config.model.pretrained)
-        if Path(given).suffix and not Path(given).is_file():
+        model, pretrained = config.model, str(config.model.pretrained)
+        if Path(pretrained).suffix and not Path(pretrained).is_file():
             raise MissingFileError(
-                f"Expected a file of pretrained weights, but {given} does not exist. Give its path, --set "
+                f"Expected a file of pretrained weights, but {pretrained} does not exist. Give its path, --set "
                 "model.pretrained=FILE; imagenet downloads one, null trains from scratch."
             )
         if here and config.data.store is not None:
@@ -254,11 +285,11 @@ def _check_weights(jobs: Sequence[Job], here: bool) -> None:
 
             store = Store(config.data.store)
             sizes = (store.num_classes, len(store.channels), config.data.image_size)
-            build(model.name, *sizes, pretrained=given, tap=model.tap, **model.options)
+            build(model.name, *sizes, pretrained=pretrained, tap=model.tap, **model.options)
 
 
 def _check_methods(jobs: Sequence[Job]) -> None:
-    """Refuse methods that are not there, and options that none knows: the others would be trained for days first."""
+    """Refuse unknown methods and options: the other rows would be trained for days first."""
     from adawac.methods import build_method
 
     for method in {str(job.config.method): job.config.method for job in jobs}.values():
@@ -266,7 +297,7 @@ def _check_methods(jobs: Sequence[Job]) -> None:
 
 
 def _check_models(jobs: Sequence[Job]) -> None:
-    """Refuse names that no network has; what a `family:NAME` or a module has is found out by building it."""
+    """Refuse unknown networks; whether a `family:NAME` or a module exists shows when it is built."""
     from adawac.models import MODELS
 
     for name in {job.config.model.name for job in jobs}:
@@ -282,7 +313,7 @@ def _notes(about: str, changes: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _writing(out: Path) -> AbstractContextManager[None]:
     """Say of results that cannot be written that the runs are not lost with them."""
-    advice = "Make room, or mend that, and give the same command: runs that are done are kept."
+    advice = "Make room, or fix that, and give the same command: runs that are done are kept."
     return explained(RunError, f"the results to {out}", advice)
 
 

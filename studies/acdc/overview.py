@@ -7,15 +7,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from acdc_list import Block, Group, Listing
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
-from results_page import OVERVIEW, OVERVIEW_TEXT, Entry, mean_dice
 
 from adawac.config import TrainConfig
 from adawac.figures.picture import Picture
 from adawac.figures.style import Style
+from studies.acdc.layout import Block, Group, Layout
+from studies.acdc.page import OVERVIEW, OVERVIEW_TEXT, Entry, mean_dice
 
 STYLE = Style(width="text")
 _LEAST = 8.0  # points of DSC that an axis shows
@@ -32,9 +32,9 @@ class Line(NamedTuple):
     method: str = ""
 
 
-def draw_overview(listing: Listing, entries: list[Entry], path: Path = OVERVIEW) -> None:
+def draw_overview(layout: Layout, entries: list[Entry], path: Path = OVERVIEW) -> None:
     """Draw what was scored on the test cases, a panel for each group; candidates, which were not, are left out."""
-    panels = {group.title: list(_lines(group, entries)) for group in listing.groups}
+    panels = {group.title: list(_lines(group, entries)) for group in layout.groups}
     panels = {title: lines for title, lines in panels.items() if lines}
     if not panels:
         return
@@ -63,10 +63,10 @@ def _lines(group: Group, entries: list[Entry]) -> Iterator[Line]:
             continue
         yield Line(block.title.replace("`", ""), {})
         for row, label in block.labels.items():
-            found = [one for one in entries if one["row"] == row]
-            scores = {one["seed"]: mean_dice(one) for one in found}
-            if scores:
-                yield Line(label.replace("`", ""), scores, _method(found[0]))
+            runs = [entry for entry in entries if entry["row"] == row]
+            if runs:
+                scores = {run["seed"]: mean_dice(run) for run in runs}
+                yield Line(label.replace("`", ""), scores, _method(runs[0]))
 
 
 def _method(entry: Entry) -> str:
@@ -74,16 +74,16 @@ def _method(entry: Entry) -> str:
 
 
 def _begun(block: Block, entries: list[Entry]) -> bool:
-    names = {run.name for run in block.runs if run.part == "test"}
-    return any(entry["name"] in names for entry in entries)
+    on_test = {name for name, row in block.rows.items() if row.score == "test"}
+    return any(entry["row"] in on_test for entry in entries)
 
 
 def _draw(axes: Axes, lines: list[Line]) -> None:
-    for place, line in enumerate(lines):
+    for height, line in enumerate(lines):
         if line.scores:
-            _draw_row(axes, place, line)
+            _draw_row(axes, height, line)
         else:
-            _draw_reference(axes, place + 1, list(takewhile(lambda one: one.scores, lines[place + 1 :])))
+            _draw_reference(axes, height + 1, list(takewhile(lambda row: row.scores, lines[height + 1 :])))
     axes.set_yticks(range(len(lines)), [textwrap.shorten(line.label, 62, placeholder=" …") for line in lines])
     for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
         tick.set_fontstyle("normal" if line.scores else "italic")
@@ -101,19 +101,19 @@ def _range(scores: list[float]) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def _draw_row(axes: Axes, place: int, line: Line) -> None:
+def _draw_row(axes: Axes, height: int, line: Line) -> None:
     mean, colour = statistics.mean(line.scores.values()), _COLOURS.get(line.method, STYLE.series(2)[0])
     for seed, score in line.scores.items():
         filled = colour if seed == min(line.scores) else STYLE.paper
-        axes.plot(score, place, "o", color=colour, markerfacecolor=filled, markersize=3.4, zorder=3)
+        axes.plot(score, height, "o", color=colour, markerfacecolor=filled, markersize=3.4, zorder=3)
     if len(line.scores) > 1:
-        axes.plot([mean, mean], [place - 0.36, place + 0.36], color=colour, linewidth=1.4, zorder=2)
-    axes.annotate(f"{mean:.1f}", (1.01, place), xycoords=("axes fraction", "data"), va="center", color=STYLE.muted)
+        axes.plot([mean, mean], [height - 0.36, height + 0.36], color=colour, linewidth=1.4, zorder=2)
+    axes.annotate(f"{mean:.1f}", (1.01, height), xycoords=("axes fraction", "data"), va="center", color=STYLE.muted)
 
 
-def _draw_reference(axes: Axes, place: int, rows: list[Line]) -> None:
+def _draw_reference(axes: Axes, height: int, rows: list[Line]) -> None:
     """Draw the first row's mean, over the seeds that can be compared, through all rows of a table."""
     shared = set.intersection(*(set(row.scores) for row in rows))
     if shared:
         mean = statistics.mean(rows[0].scores[seed] for seed in shared)
-        axes.plot([mean, mean], [place - 0.5, place + len(rows) - 0.5], color=STYLE.muted, linewidth=0.6, zorder=1)
+        axes.plot([mean, mean], [height - 0.5, height + len(rows) - 0.5], color=STYLE.muted, linewidth=0.6, zorder=1)

@@ -1,10 +1,10 @@
 """What separates the best results on ACDC from a perfect one: the network's grid, and the hardest patients.
 
-    python benchmarks/gap.py STORE
+    python -m studies.acdc.gap STORE
 
 The grid: the true labels of the test cases on the network's 224×224 pixels, and back, scored as a prediction is. The
-patients: the mean of the chosen networks' seeds with and without those two that score lowest, from acdc.json. Writes
-benchmarks/results/gap.json; the page is made by benchmarks/render.py.
+patients: the mean of the chosen networks' seeds with and without those two that score lowest, from the collected results.
+Writes results/gap.json; the page is made by render.py.
 """
 
 import argparse
@@ -14,12 +14,13 @@ from statistics import mean
 
 import numpy as np
 import torch
-from case_scores import add_scores, means
-from results_page import RESULTS, read_results
 
 from adawac.data.resample import warp
 from adawac.data.store import Store
 from adawac.inference.predictor import Predictor
+from adawac.reproduction.collected_results import Entry, read_entries
+from studies.acdc.case_scores import add_scores, means
+from studies.acdc.layout import RESULTS
 
 ROWS = ("final-baseline", "final-paper", "final-long-baseline", "final-long-paper")
 SIZE = (224, 224)
@@ -38,21 +39,21 @@ class _Fixed(torch.nn.Module):
 
 def through_the_grid(store: Store, cases: list[str]) -> dict[str, float]:
     """Return the DSC of true labels that went through the network's grid, by class and on average."""
-    found = {}
+    scores = {}
     for case in cases:
-        images, labels = (torch.from_numpy(np.array(one)) for one in store.stack(case))
+        images, labels = (torch.from_numpy(np.array(stack)) for stack in store.stack(case))
         identity = torch.eye(2, 3).expand(len(labels), 2, 3)
         _, small = warp(images, labels.long(), identity, SIZE, "bilinear")
         seen = torch.nn.functional.one_hot(small.long(), store.num_classes).movedim(-1, 1).float()
         (native,) = Predictor([_Fixed(seen)], SIZE, batch_size=len(images)).predict([images.numpy()])
-        add_scores(found, store, case, native)
-    return means(found)["dice"]
+        add_scores(scores, store, case, native)
+    return means(scores)["dice"]
 
 
-def by_patient(row: str) -> dict:
+def by_patient(row: str, results: list[Entry]) -> dict:
     """Return a row's DSC over patients, each the mean of the seeds, with and without the two that score lowest."""
-    entries = [entry for entry in read_results() if entry["row"] == row]
-    scores = {name: 100 * mean(one["patients"][name] for one in entries) for name in entries[0]["patients"]}
+    entries = [entry for entry in results if entry["row"] == row]
+    scores = {name: 100 * mean(run["patients"][name] for run in entries) for name in entries[0]["patients"]}
     lowest = sorted(scores, key=scores.__getitem__)[:2]
     return {
         "seeds": len(entries),
@@ -67,15 +68,16 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     args = parser.parse_args()
     store = Store(args.store)
+    results = read_entries(RESULTS / "runs.json")
     cases = list(store.table.take(store.table.split == "test").cases)
     result = {
         "size": SIZE,
         "cases": len(cases),
         "grid": through_the_grid(store, cases),
-        "patients": {row: by_patient(row) for row in ROWS},
+        "patients": {row: by_patient(row, results) for row in ROWS},
     }
     print(json.dumps(result, indent=2))
-    (RESULTS.parent / "gap.json").write_text(json.dumps(result, indent=2) + "\n")
+    (RESULTS / "gap.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The blocks of docs/results.md, from `acdc.json` and the list of runs; benchmarks/render.py puts them into it."""
+"""The blocks of docs/results.md, from the collected results and the page's layout; `render.py` puts them into it."""
 
 import json
 import statistics
@@ -7,14 +7,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from acdc_list import Block, Group, Listing
-from markdown_table import table
-
 from adawac.config import TrainConfig
 from adawac.evaluation import paired_difference
-
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "acdc.json"
+from benchmarks.pages import table
+from studies.acdc.layout import ASSETS, Block, Group, Layout
 
 
 class Picture(NamedTuple):
@@ -31,7 +27,6 @@ _SEPARATION = (
     "CE and ACR, over the epochs of one AdaWAC run on ACDC"
 )
 _WEIGHTS = "β of every training slice of ACDC over the epochs of one AdaWAC run"
-ASSETS = ROOT / "docs" / "assets"
 OVERVIEW = ASSETS / "acdc-overview.png"
 """All results at a glance."""
 PICTURES = [
@@ -79,35 +74,30 @@ Rows = dict[str, list[Entry]]
 """The entries of each row, in the order of their seeds."""
 
 
-def read_results(path: Path = RESULTS) -> list[Entry]:
-    """Return the entries collected so far."""
-    return json.loads(path.read_text())["runs"] if path.is_file() else []
-
-
-def blocks(listing: Listing, entries: list[Entry], pictures: Iterable[Picture] = PICTURES) -> dict[str, str]:
+def blocks(layout: Layout, entries: list[Entry], pictures: Iterable[Picture] = PICTURES) -> dict[str, str]:
     """Return the text of every block of the page; that of a group without runs is empty."""
     rows: Rows = {}
     for entry in sorted(entries, key=lambda entry: entry["seed"]):
         rows.setdefault(entry["row"], []).append(entry)
-    found = {f"acdc-{group.name}": _group(group, rows) for group in listing.groups}
-    found["acdc-short"] = _short(listing.short, rows)
-    found["acdc-total"] = _total(entries)
-    found["acdc-separation"] = _separation(listing.weights, rows, pictures)
-    found["acdc-ends"] = _ends([entry for entry in entries if entry.get("ends")], rows)
-    found["acdc-overview"] = f"![{OVERVIEW_TEXT}](assets/{OVERVIEW.name})" if OVERVIEW.is_file() else ""
-    found["acdc-missing"] = _missing(listing, {entry["name"] for entry in entries})
-    return found
+    texts = {f"acdc-{group.name}": _group(group, rows) for group in layout.groups}
+    texts["acdc-short"] = _short(layout.short, rows)
+    texts["acdc-total"] = _total(entries)
+    texts["acdc-separation"] = _separation(layout.weights, rows, pictures)
+    texts["acdc-ends"] = _ends([entry for entry in entries if entry.get("ends")], rows)
+    texts["acdc-overview"] = f"![{OVERVIEW_TEXT}](assets/{OVERVIEW.name})" if OVERVIEW.is_file() else ""
+    texts["acdc-missing"] = _missing(layout, {entry["name"] for entry in entries})
+    return texts
 
 
 def _short(lines: list[tuple[str, str, str]], rows: Rows) -> str:
     """Return what AdaWAC does in a few lines, each over the seeds that both of its rows have."""
     body = []
-    for label, without, given in lines:
-        pairs = _pairs(rows.get(given, []), rows.get(without, []))
+    for label, baseline, adawac in lines:
+        pairs = _pairs(rows.get(adawac, []), rows.get(baseline, []))
         if pairs:
-            first, second = ([mean_dice(pair[place]) for pair in pairs] for place in (0, 1))
-            gains = [one - other for one, other in zip(first, second, strict=True)]
-            body.append([label, len(pairs), _spread(second), _spread(first), _spread(gains, sign="+")])
+            scores, without = ([mean_dice(pair[side]) for pair in pairs] for side in (0, 1))
+            gains = [score - other for score, other in zip(scores, without, strict=True)]
+            body.append([label, len(pairs), _spread(without), _spread(scores), _spread(gains, sign="+")])
     return table(["ACDC, test DSC in %", "seeds", "without", "with AdaWAC", "difference"], body) if body else ""
 
 
@@ -132,12 +122,12 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _missing(listing: Listing, names: set[str]) -> str:
+def _missing(layout: Layout, names: set[str]) -> str:
     """Say in one sentence what has not been run yet."""
     parts = []
-    for group in listing.groups:
-        planned = [run for block in group.blocks for run in block.runs]
-        lacking = [run for run in planned if run.name not in names]
+    for group in layout.groups:
+        planned = [name for block in group.blocks for name in block.runs]
+        lacking = [name for name in planned if name not in names]
         if lacking:
             parts.append(f"{group.title} ({len(lacking)} of {_count(len(planned), 'run')})")
     if not parts:
@@ -152,17 +142,17 @@ def _group(group: Group, rows: Rows) -> str:
 
 def _block(block: Block, rows: Rows) -> str:
     """Return a block's tables; nothing before the first run of its own."""
-    if not any(run.row in rows for run in block.runs):
+    if not any(row in rows for row in block.rows):
         return ""
-    own = {row: rows[row] for row in block.labels if row in rows}
-    tables = (_settings(block), *(of(block, own) for of in (_overlap, _published, _distance, _differences)))
+    shown = {row: rows[row] for row in block.labels if row in rows}
+    tables = (_settings(block), *(make(block, shown) for make in (_overlap, _published, _distance, _differences)))
     return "\n\n".join([f"### {block.title}", *filter(None, tables)])
 
 
 def _settings(block: Block) -> str:
     """Say what all runs of a block have for themselves."""
-    told = ", ".join(f"`{path}={json.dumps(value)}`".replace('"', "") for path, value in block.settings.items())
-    return f"Settings: {told}." if told else ""
+    listed = ", ".join(f"`{path}={json.dumps(value)}`".replace('"', "") for path, value in block.settings.items())
+    return f"Settings: {listed}." if listed else ""
 
 
 def _overlap(block: Block, rows: Rows) -> str:
@@ -171,9 +161,9 @@ def _overlap(block: Block, rows: Rows) -> str:
     body = [
         [
             f"{block.labels[row]} ({len(entries)})",
-            *([_spread([mean_dice(one) for one in entries if one["seed"] in shared])] if shared else []),
-            *(_spread([100 * one["scores"]["adawac"]["dice"][name] for one in entries]) for name in classes),
-            _spread([one["samples"] * one["epochs"] * one["views"] / 1000 for one in entries], 0),
+            *([_spread([mean_dice(run) for run in entries if run["seed"] in shared])] if shared else []),
+            *(_spread([100 * run["scores"]["adawac"]["dice"][name] for run in entries]) for name in classes),
+            _spread([run["samples"] * run["epochs"] * run["views"] / 1000 for run in entries], 0),
         ]
         for row, entries in rows.items()
     ]
@@ -186,8 +176,8 @@ def _published(block: Block, rows: Rows) -> str:
     classes, body = _classes(rows), []
     for row, theirs in block.published.items():
         if row in rows:
-            scores = [one["scores"]["adawac"]["dice"] for one in rows[row]]
-            apart = [[100 * one[name] - theirs[name] for one in scores] for name in classes]
+            scores = [run["scores"]["adawac"]["dice"] for run in rows[row]]
+            apart = [[100 * run[name] - theirs[name] for run in scores] for name in classes]
             body.append([theirs["label"], *(f"{theirs[name]:.1f}" for name in classes)])
             body.append([f"{block.labels[row]} − these", *(_spread(of_class, sign="+") for of_class in apart)])
     return table(["DSC, %, beside what was published", *named(classes)], body) if body else ""
@@ -195,7 +185,7 @@ def _published(block: Block, rows: Rows) -> str:
 
 def _shared_seeds(rows: Rows) -> list[int]:
     """Return the seeds that all rows have, if some have more than those."""
-    seeds = [{one["seed"] for one in entries} for entries in rows.values()]
+    seeds = [{run["seed"] for run in entries} for entries in rows.values()]
     shared = set.intersection(*seeds)
     return sorted(shared) if any(of_row != shared for of_row in seeds) else []
 
@@ -203,16 +193,18 @@ def _shared_seeds(rows: Rows) -> list[int]:
 def _distance(block: Block, rows: Rows) -> str:
     """Return the table of HD95; conventions that agree in a row share a line."""
     classes, body = _classes(rows), []
-    units = dict.fromkeys(one["unit"] for entries in rows.values() for run in entries for one in run["scores"].values())
+    units = dict.fromkeys(
+        scores["unit"] for entries in rows.values() for run in entries for scores in run["scores"].values()
+    )
     for row, entries in rows.items():
-        scores = {convention: [one["scores"][convention] for one in entries] for convention in ("adawac", "strict")}
+        scores = {convention: [run["scores"][convention] for run in entries] for convention in ("adawac", "strict")}
         lines = {
-            f"`{convention}`": [_spread([one["hd95"][name] for one in of_seeds]) for name in classes]
+            f"`{convention}`": [_spread([run["hd95"][name] for run in of_seeds]) for name in classes]
             for convention, of_seeds in scores.items()
         }
         if lines["`adawac`"] == lines["`strict`"]:
             lines = {"both": lines["`strict`"]}
-        missed = ", ".join(str(one["missed"]) for one in scores["strict"])
+        missed = ", ".join(str(run["missed"]) for run in scores["strict"])
         body += [[f"{block.labels[row]}, {convention}", *cells, missed] for convention, cells in lines.items()]
     return table([f"HD95, {' or '.join(units)}", *named(classes), "missed, by seed"], body)
 
@@ -234,22 +226,22 @@ def _differences(block: Block, rows: Rows) -> str:
     for first, second in block.compare:
         pairs = _pairs(rows.get(first, []), rows.get(second, []))
         if pairs:
-            seeds = [mean_dice(one) - mean_dice(other) for one, other in pairs]
+            seeds = [mean_dice(run) - mean_dice(other) for run, other in pairs]
             name = f"{block.labels[first]} − {block.labels[second]}"
-            body.append([name, len(pairs), _spread(seeds, sign="+"), ", ".join(f"{one:+.1f}" for one in seeds)])
+            body.append([name, len(pairs), _spread(seeds, sign="+"), ", ".join(f"{gain:+.1f}" for gain in seeds)])
             body[-1] += _by_patient(pairs)
     header = ["DSC, points", "seeds", "difference", "by seed", "95 % interval over patients", "p"]
     return table(header, body) if body else ""
 
 
 def _pairs(first: list[Entry], second: list[Entry]) -> list[tuple[Entry, Entry]]:
-    others = {one["seed"]: one for one in second}
-    return [(one, others[one["seed"]]) for one in first if one["seed"] in others]
+    others = {run["seed"]: run for run in second}
+    return [(run, others[run["seed"]]) for run in first if run["seed"] in others]
 
 
 def other_seeds(entry: Entry, entries: Iterable[Entry]) -> list[float]:
     """Return the DSC in percent of the other runs of the same row."""
-    return [mean_dice(one) for one in entries if one["row"] == entry["row"] and one["seed"] != entry["seed"]]
+    return [mean_dice(run) for run in entries if run["row"] == entry["row"] and run["seed"] != entry["seed"]]
 
 
 def mean_dice(entry: Entry) -> float:
@@ -259,11 +251,11 @@ def mean_dice(entry: Entry) -> float:
 
 def _by_patient(pairs: list[tuple[Entry, Entry]]) -> list[str]:
     """Return the interval and p of the difference over patients, each of whom counts once: the mean of the seeds."""
-    found: dict[str, list[float]] = {}
-    for one, other in pairs:
-        for patient in one["patients"].keys() & other["patients"].keys():
-            found.setdefault(patient, []).append(one["patients"][patient] - other["patients"][patient])
-    means = {patient: 100 * statistics.mean(found[patient]) for patient in sorted(found)}
+    gains: dict[str, list[float]] = {}
+    for run, other in pairs:
+        for patient in run["patients"].keys() & other["patients"].keys():
+            gains.setdefault(patient, []).append(run["patients"][patient] - other["patients"][patient])
+    means = {patient: 100 * statistics.mean(gains[patient]) for patient in sorted(gains)}
     difference = paired_difference(dict.fromkeys(means, 0.0), means)
     return [f"{difference.low:+.1f} to {difference.high:+.1f}", f"{difference.p_value:.2g}"]
 
@@ -271,7 +263,7 @@ def _by_patient(pairs: list[tuple[Entry, Entry]]) -> list[str]:
 def _spread(values: Iterable[float | None], digits: int = 1, sign: str = "") -> str:
     """Return mean ± std; the mean alone of one value, and a dash where one is not a number."""
     numbers = list(values)
-    if not numbers or any(one is None for one in numbers):
+    if not numbers or None in numbers:
         return "–"
     text = f"{statistics.mean(numbers):{sign}.{digits}f}"
     return f"{text} ± {statistics.stdev(numbers):.{digits}f}" if len(numbers) > 1 else text
@@ -282,25 +274,29 @@ def _separation(tables: dict[str, dict[str, str]], rows: Rows, pictures: Iterabl
     shown = [f"### {title}\n\n{text}" for title, labels in tables.items() if (text := _weights(labels, rows))]
     if not shown:
         return ""
-    drawn = [f"![{one.text}](assets/{one.path.name})\n*`{one.run}`*" for one in pictures if one.path.is_file()]
+    drawn = [
+        f"![{picture.text}](assets/{picture.path.name})\n*`{picture.run}`*"
+        for picture in pictures
+        if picture.path.is_file()
+    ]
     return "\n\n".join(["## What do the weights follow?", *shown, *drawn])
 
 
 def _weights(labels: dict[str, str], rows: Rows) -> str:
     """Return a table of what became of some rows' weights; nothing where none has any."""
-    chosen = {label: [one for one in rows.get(row, []) if one["separation"]] for row, label in labels.items()}
+    chosen = {label: [run for run in rows.get(row, []) if run.get("separation")] for row, label in labels.items()}
     chosen = {label: entries for label, entries in chosen.items() if entries}
     if not chosen:
         return ""
-    numbers = [[one["separation"] for one in entries] for entries in chosen.values()]
-    pathologies = sorted({name for of_row in numbers for one in of_row for name in one["beta_by_group"]})
+    numbers = [[run["separation"] for run in entries] for entries in chosen.values()]
+    pathologies = sorted({name for of_row in numbers for run in of_row for name in run["beta_by_group"]})
     body = [
         ["seeds", *(len(entries) for entries in chosen.values())],
         ["label-sparse slices", *(_sparse(entries[0]) for entries in chosen.values())],
         *([text, *(_cell(of_row, name) for of_row in numbers)] for name, text in _MEASURES.items()),
         ["of cases' mean β between two seeds", *(_between_seeds(of_row) for of_row in numbers)],
         *(
-            [f"mean β, {name}", *(_cell([one["beta_by_group"] for one in of_row], name) for of_row in numbers)]
+            [f"mean β, {name}", *(_cell([run["beta_by_group"] for run in of_row], name) for of_row in numbers)]
             for name in pathologies
         ),
     ]
@@ -311,14 +307,13 @@ def _between_seeds(numbers: list[dict[str, Any]]) -> str:
     """Return how much of what beta follows is the data's: the rank correlation of each pair of seeds."""
     from scipy.stats import spearmanr
 
-    found = [
-        float(
-            spearmanr([one["beta_by_case"][case] for case in cases], [other["beta_by_case"][case] for case in cases])[0]
-        )
-        for one, other in combinations([one for one in numbers if one.get("beta_by_case")], 2)
-        if len(cases := sorted(set(one["beta_by_case"]) & set(other["beta_by_case"]))) > 2
-    ]
-    return _spread(found, 2)
+    correlations = []
+    for first, second in combinations([run["beta_by_case"] for run in numbers if run.get("beta_by_case")], 2):
+        cases = sorted(set(first) & set(second))
+        if len(cases) > 2:
+            pairs = [first[case] for case in cases], [second[case] for case in cases]
+            correlations.append(float(spearmanr(*pairs).statistic))
+    return _spread(correlations, 2)
 
 
 def _sparse(entry: Entry) -> str:
@@ -326,7 +321,7 @@ def _sparse(entry: Entry) -> str:
 
 
 def _cell(numbers: list[dict[str, Any]], name: str) -> str:
-    return _spread([one.get(name) for one in numbers], 2)
+    return _spread([run.get(name) for run in numbers], 2)
 
 
 _ENDS = (
@@ -352,7 +347,7 @@ def _ends(entries: list[Entry], rows: Rows) -> str:
             apart.append(mean_dice(entry) - statistics.mean(others))
     often = []
     for (network, last, size), runs in sorted(kinds.items()):
-        epochs, off = sum(one["epochs"] for one in runs), sum(one["ends"]["epochs_off"] for one in runs)
+        epochs, off = sum(run["epochs"] for run in runs), sum(run["ends"]["epochs_off"] for run in runs)
         often.append([f"`{network}`", f"{last} of {size}", len(runs), epochs, f"{off} ({100 * off / epochs:.1f} %)"])
     scored = [
         [f"{empty} of {last}", len(apart), _spread(apart, sign="+"), f"{min(apart):+.1f}"]

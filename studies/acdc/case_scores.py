@@ -13,16 +13,16 @@ Scores = dict[str, list[tuple[float, float]]]
 """DSC in % and HD95 of each case, by class."""
 
 
-def add_scores(found: Scores, store: Store, case: str, labels: Labels) -> None:
-    """Add the scores of a case to those found so far."""
+def add_scores(scores: Scores, store: Store, case: str, labels: Labels) -> None:
+    """Add the scores of a case."""
     for row in score_case(store.path, case, labels, Rules(convention="strict", unit="voxel")).rows:
-        found.setdefault(store.class_names[row.label], []).append((100 * row.dice, row.hd95))
+        scores.setdefault(store.class_names[row.label], []).append((100 * row.dice, row.hd95))
 
 
 def means(classes: Scores) -> dict[str, dict[str, float]]:
     """Return the means over cases, then over classes."""
-    found = {}
-    for place, metric in enumerate(("dice", "hd95")):
-        by_class = {name: mean(pair[place] for pair in pairs) for name, pairs in classes.items()}
-        found[metric] = {"mean": mean(by_class.values()), **by_class}
-    return found
+    averages = {}
+    for column, metric in enumerate(("dice", "hd95")):
+        by_class = {name: mean(pair[column] for pair in pairs) for name, pairs in classes.items()}
+        averages[metric] = {"mean": mean(by_class.values()), **by_class}
+    return averages

@@ -1,11 +1,11 @@
 """Do runs score lower on scans in which the heart is bright?
 
-    python benchmarks/bright_scans.py STORE
+    python -m studies.acdc.bright_scans STORE
 
 Intensities are scaled to each volume's own range, so that the heart is brighter in some scans than in others. The rank
-correlation of each run's DSC by patient, from acdc.json, with how bright the labelled voxels of these test patients
-are; of all runs on the paper's split but those with seven patients. Writes benchmarks/results/bright-scans.json
-and its picture; the page is made by benchmarks/render.py.
+correlation of each run's DSC by patient, from the collected results, with how bright the labelled voxels of these test patients
+are; of all runs on the paper's split but those with seven patients. Writes results/bright-scans.json and
+its picture; the page is made by render.py.
 """
 
 import argparse
@@ -14,14 +14,16 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
-from acdc_list import LIST, read_list, uses_consistency
 from matplotlib.figure import Figure
-from results_figure import STYLE, save_small
-from results_page import ASSETS, RESULTS, mean_dice, other_seeds, read_results
 from scipy.stats import spearmanr
 
 from adawac.data.store import Store
 from adawac.figures.picture import Picture
+from adawac.reproduction import Grid, load_grid
+from adawac.reproduction.collected_results import read_entries, run_name
+from studies.acdc.layout import ASSETS, GRID, RESULTS, uses_consistency
+from studies.acdc.overview import STYLE, save_small
+from studies.acdc.page import mean_dice, other_seeds
 
 NAME = "bright-scans.json"
 FAR = 5.0  # points of DSC below the mean of the other seeds
@@ -42,32 +44,32 @@ class Kind(NamedTuple):
 
 def brightness(store: Store) -> dict[str, float]:
     """Return the mean intensity of the labelled voxels of each test patient, a mean over the cases."""
-    table, found = store.table.take(store.table.split == "test"), {}
+    table, values = store.table.take(store.table.split == "test"), {}
     patients = dict(zip(table.case.tolist(), table.patient.tolist(), strict=True))
     for case in table.cases:
         images, labels = store.stack(case)
-        found.setdefault(patients[case], []).append(float(images[:, 0][labels > 0].mean()))
-    return {patient: mean(values) for patient, values in found.items()}
+        values.setdefault(patients[case], []).append(float(images[:, 0][labels > 0].mean()))
+    return {patient: mean(of_cases) for patient, of_cases in values.items()}
 
 
-def describe(entries: list[dict], bright: dict[str, float], path: Path = LIST) -> dict:
+def describe(entries: list[dict], bright: dict[str, float], grid: Grid) -> dict:
     """Return how scores go with brightness, by network and by whether views are compared, and which runs are far off.
 
     Of each kind of runs the rank correlations, and the median DSC in % of the brightest patient; the same of each run
     that is far below its row's other seeds.
     """
     brightest, kinds, far = max(bright, key=bright.__getitem__), {}, []
-    listed = _listed(entries, bright, path)
+    listed = _listed(entries, bright, grid)
     for entry, kind in listed:
         scores = [entry["patients"][patient] for patient in bright]
-        found = {
+        numbers = {
             "spearman": float(spearmanr(scores, list(bright.values())).statistic),
             "brightest": 100 * entry["patients"][brightest],
         }
-        kinds.setdefault(kind, []).append(found)
-        others = other_seeds(entry, (one for one, _ in listed))
+        kinds.setdefault(kind, []).append(numbers)
+        others = other_seeds(entry, (run for run, _ in listed))
         if others and mean_dice(entry) < mean(others) - FAR:
-            far.append({"name": entry["name"], "dice": mean_dice(entry), "others": mean(others), **found})
+            far.append({"name": entry["name"], "dice": mean_dice(entry), "others": mean(others), **numbers})
     return {
         "patients": len(bright),
         "brightest": brightest,
@@ -75,50 +77,51 @@ def describe(entries: list[dict], bright: dict[str, float], path: Path = LIST) -
             {"network": kind.network, "consistency": kind.consistency, "runs": len(runs), **_summary(runs)}
             for kind, runs in kinds.items()
         ],
-        "far": sorted(far, key=lambda one: one["dice"] - one["others"]),
+        "far": sorted(far, key=lambda run: run["dice"] - run["others"]),
     }
 
 
 def _summary(runs: list[dict[str, float]]) -> dict[str, float]:
-    correlations = [one["spearman"] for one in runs]
+    correlations = [run["spearman"] for run in runs]
     return {
         "median": median(correlations),
         "lowest": min(correlations),
         "highest": max(correlations),
-        "brightest": median(one["brightest"] for one in runs),
+        "brightest": median(run["brightest"] for run in runs),
     }
 
 
-def _listed(entries: list[dict], bright: dict[str, float], path: Path = LIST) -> list[tuple[dict, Kind]]:
+def _listed(entries: list[dict], bright: dict[str, float], grid: Grid) -> list[tuple[dict, Kind]]:
     """Return the runs that count, and what kind each of them is."""
-    planned = {run.name: run.config(None) for run in read_list(path).runs}
+    rows = {run_name(row, seed): row for row in grid.rows() for seed in row.seeds}
     return [
-        (entry, Kind(config.model.name, uses_consistency(config)))
+        (entry, Kind(row.config.model.name, uses_consistency(row)))
         for entry in entries
-        if (config := planned.get(entry["name"]))
-        and config.data.split == "paper"
+        if (row := rows.get(entry["name"]))
+        and row.config.data.split == "paper"
         and set(entry["patients"]) == set(bright)
     ]
 
 
-def draw(entries: list[dict], result: dict, path: Path = PICTURE) -> None:
+def draw(entries: list[dict], result: dict, grid: Grid, path: Path = PICTURE) -> None:
     """Draw the DSC of each patient by its brightness: medians of the UNet's runs, and the runs that went wrong."""
     bright = result["brightness"]
     patients = sorted(bright, key=bright.__getitem__)
-    place = [bright[patient] for patient in patients]
-    listed = _listed(entries, bright)
+    intensities = [bright[patient] for patient in patients]
+    listed = _listed(entries, bright, grid)
     with STYLE.applied():
         figure = Figure(figsize=(STYLE.inches, 0.45 * STYLE.inches), layout="constrained")
         axes = figure.subplots()
         for consistency, colour in ((False, STYLE.muted), (True, STYLE.ce)):
             runs = [entry["patients"] for entry, kind in listed if kind == Kind("unet", consistency)]
             label = f"median of {len(runs)} UNet runs {'that compare' if consistency else 'that do not compare'} views"
-            axes.plot(place, [100 * median(one[p] for one in runs) for p in patients], "o-", color=colour, label=label)
+            medians = [100 * median(run[patient] for run in runs) for patient in patients]
+            axes.plot(intensities, medians, "o-", color=colour, label=label)
         scores = {entry["name"]: entry["patients"] for entry, _ in listed}
-        failing = [one["name"] for one in result["far"] if one["spearman"] < 0]
+        failing = [run["name"] for run in result["far"] if run["spearman"] < 0]
         for name, marker in zip(failing, "vsDx", strict=False):
             values = [100 * scores[name][patient] for patient in patients]
-            axes.plot(place, values, marker, color=STYLE.acr, fillstyle="none", label=name)
+            axes.plot(intensities, values, marker, color=STYLE.acr, fillstyle="none", label=name)
         axes.set_xlabel("mean intensity of the labelled voxels, a test patient each")
         axes.set_ylabel("DSC, %")
         axes.legend(loc="lower left")
@@ -130,11 +133,11 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     args = parser.parse_args()
     bright = brightness(Store(args.store))
-    entries = read_results()
-    result = {"brightness": bright, **describe(entries, bright)}
+    entries, (_, grid) = read_entries(RESULTS / "runs.json"), load_grid(GRID)
+    result = {"brightness": bright, **describe(entries, bright, grid)}
     print(json.dumps(result, indent=2))
-    (RESULTS.parent / NAME).write_text(json.dumps(result, indent=2) + "\n")
-    draw(entries, result)
+    (RESULTS / NAME).write_text(json.dumps(result, indent=2) + "\n")
+    draw(entries, result, grid)
 
 
 if __name__ == "__main__":

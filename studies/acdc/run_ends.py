@@ -1,4 +1,4 @@
-"""Where the epochs of a run end, from its folder: the last batch may have few slices, and nothing mends its step.
+"""Where the epochs of a run end, from its folder: the last batch may have few slices, and no other step follows.
 
 How an epoch ended shows in the first batch of the next one, whose losses are those of the weights that it left behind.
 Which slices that were is a function of (seed, epoch), and the history has each one's cross-entropy.
@@ -30,12 +30,12 @@ def ends(run: Run) -> dict[str, Any]:
     order = _Order(run)
     ce = run.history["ell_ce"].astype(np.float64)
     epochs = run.history.epochs
-    begins = np.array([_begin(ce, place, order.batch(int(epoch), 0)) for place, epoch in enumerate(epochs)])
+    begins = np.array([_begin(ce, row, order.batch(int(epoch), 0)) for row, epoch in enumerate(epochs)])
     off = {int(epoch) - 1 for epoch in epochs[1:][far_off(begins[1:])]}
-    if any("val_dice" in one for one in run.metrics):
+    if any("val_dice" in epoch for epoch in run.metrics):
         validated, dice = run.curve("val_dice")
-        there = np.isfinite(dice)
-        off |= set(validated[there][far_off(-dice[there])].tolist())
+        known = np.isfinite(dice)
+        off |= set(validated[known][far_off(-dice[known])].tolist())
     last = order.batch(int(epochs[-1]), -1)
     return {
         "batch": order.size,
@@ -54,27 +54,27 @@ class _Order:
         self.size, self._seed = config["data"]["batch_size"], config["seed"]
         self._keys = sample_keys(run.samples.id.tolist())
         limits = batch_limits(len(self._keys), self.size, hardware["devices"] * hardware["nodes"])
-        self._batches = [slice(*one) for one in pairwise(limits)]
+        self._batches = [slice(*pair) for pair in pairwise(limits)]
 
     def batch(self, epoch: int, step: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the rows of one of an epoch's batches; −1 is the last."""
         return random_order(self._seed, epoch, self._keys)[self._batches[step]].numpy()
 
 
-def _begin(ce: Floats, place: int, rows: np.ndarray[Any, Any]) -> float:
+def _begin(ce: Floats, epoch: int, rows: np.ndarray[Any, Any]) -> float:
     """Return how the cross-entropy of an epoch's first batch compares to these slices' own in the epochs around it."""
-    around = [one for one in range(place - 2, place + 3) if one != place and 0 <= one < len(ce)]
+    around = [other for other in range(epoch - 2, epoch + 3) if other != epoch and 0 <= other < len(ce)]
     usual = np.nanmedian(ce[around][:, rows], axis=0).mean() if around else np.nan
-    return float(np.log(ce[place, rows].mean() / usual))
+    return float(np.log(ce[epoch, rows].mean() / usual))
 
 
 def far_off(values: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Say which values lie far above their neighbours: above their running median, against the usual distance to it."""
-    above = values - np.array([_usual(values, place) for place in range(len(values))])
+    above = values - np.array([_usual(values, index) for index in range(len(values))])
     return (above > 0) & (above > FAR * 1.4826 * np.median(np.abs(above))) if len(values) else above > 0
 
 
-def _usual(values: Floats, place: int) -> float:
+def _usual(values: Floats, index: int) -> float:
     """Return the median of a value's neighbourhood; the first few have a smaller one, since a run begins steeply."""
-    first = max(0, min(place, len(values) - 1 - NEIGHBOURS) - NEIGHBOURS)
-    return float(np.median(values[first : first + 2 * min(place, NEIGHBOURS) + 1]))
+    first = max(0, min(index, len(values) - 1 - NEIGHBOURS) - NEIGHBOURS)
+    return float(np.median(values[first : first + 2 * min(index, NEIGHBOURS) + 1]))

@@ -1,12 +1,11 @@
 """How much of a run's score is chance in the statistics of its batch norms?
 
-    python benchmarks/acdc.py train STORE RUNS --seconds 550 --keep-checkpoints --only 'unet-baseline-*'
-    python benchmarks/norm_statistics.py STORE RUNS/unet-baseline-seed1 RUNS/unet-baseline-seed2
+    adawac reproduce studies/acdc/grid.yaml --data STORE --out OUT --only unet-baseline
+    python -m studies.acdc.norm_statistics STORE OUT unet-baseline-seed1 unet-baseline-seed2
 
 A batch norm is evaluated with a running average of the last dozens of batches, which moves on with every one. Scores
 the test cases with these statistics and with those of all training samples (`torch.optim.swa_utils.update_bn`, views
-as in training), the weights being the same. Writes benchmarks/results/norm-statistics.json, run by run; the page is
-made by benchmarks/render.py.
+as in training), the weights being the same. Writes results/norm-statistics.json, run by run; the page is made by render.py.
 """
 
 import argparse
@@ -15,9 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from case_scores import add_scores, means
-from ensemble import predicted
-from results_page import RESULTS
 from torch import Tensor
 from torch.optim.swa_utils import update_bn
 
@@ -29,12 +25,16 @@ from adawac.data.views import ViewConfig
 from adawac.files import write_text
 from adawac.inference.trained import load_trained
 from adawac.inference.trained_network import Trained
+from adawac.reproduction import load_grid
 from adawac.runs import Run
+from studies.acdc.case_scores import add_scores, means
+from studies.acdc.ensemble import predicted
+from studies.acdc.layout import GRID, RESULTS, find_runs
 
 NAME = "norm-statistics.json"
 
 
-def describe(run: Run, store: Store) -> dict:
+def describe(name: str, run: Run, store: Store) -> dict:
     """Return what a run scores with its own statistics and with those of all training samples, as plain data."""
     trained = load_trained(run)
     table = resolve_split(store.table, run.config.data.split, run.config.seed)
@@ -44,7 +44,7 @@ def describe(run: Run, store: Store) -> dict:
     with torch.autocast("cuda", torch.bfloat16, enabled=torch.cuda.is_available()):
         update_bn(_images(run, store, table), trained.network)
     return {
-        "name": run.folder.name,
+        "name": name,
         "own": own,
         "of all samples": score(trained, store, cases),
         "moved": _distance(before, _statistics(trained)),
@@ -53,10 +53,10 @@ def describe(run: Run, store: Store) -> dict:
 
 def score(trained: Trained, store: Store, cases: list[str]) -> dict[str, dict[str, float]]:
     """Return DSC in % and HD95, by class and on average."""
-    found = {}
+    scores = {}
     for case, labels in predicted([trained], store, cases, tta=False):
-        add_scores(found, store, case, labels)
-    return means(found)
+        add_scores(scores, store, case, labels)
+    return means(scores)
 
 
 def _images(run: Run, store: Store, table: SampleTable) -> Iterator[Tensor]:
@@ -76,30 +76,32 @@ def _images(run: Run, store: Store, table: SampleTable) -> Iterator[Tensor]:
 
 
 def _statistics(trained: Trained) -> dict[str, Tensor]:
-    return {name: one.clone() for name, one in trained.network.named_buffers() if "running_" in name}
+    return {name: buffer.clone() for name, buffer in trained.network.named_buffers() if "running_" in name}
 
 
 def _distance(before: dict[str, Tensor], after: dict[str, Tensor]) -> float:
     """Return how far the means moved, in standard deviations: the largest root mean square of any norm."""
-    found = [
-        ((after[name] - one) / after[name.replace("_mean", "_var")].sqrt().clamp_min(1e-6)).square().mean().sqrt()
-        for name, one in before.items()
+    distances = [
+        ((after[name] - mean) / after[name.replace("_mean", "_var")].sqrt().clamp_min(1e-6)).square().mean().sqrt()
+        for name, mean in before.items()
         if name.endswith("_mean")
     ]
-    return float(max(found, default=torch.zeros(())))
+    return float(max(distances, default=torch.zeros(())))
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
-    parser.add_argument("runs", type=Path, nargs="+", help="run folders with their checkpoints")
-    parser.add_argument("--out", type=Path, default=RESULTS.parent / NAME)
+    parser.add_argument("runs", type=Path, help="where run folders lie, with their checkpoints")
+    parser.add_argument("names", nargs="+", help="which runs, as the results call them")
+    parser.add_argument("--grid", type=Path, default=GRID, help="another grid")
+    parser.add_argument("--out", type=Path, default=RESULTS / NAME)
     args = parser.parse_args(arguments)
-    store, found = Store(args.store), []
-    for folder in args.runs:
-        found.append(describe(Run(folder), store))
-        print(json.dumps(found[-1]), flush=True)
-        write_text(args.out, json.dumps({"runs": found}, indent=2) + "\n")
+    (_, grid), store, described = load_grid(args.grid), Store(args.store), []
+    for name, run in find_runs(grid, [args.runs], args.names).items():
+        described.append(describe(name, run, store))
+        print(json.dumps(described[-1]), flush=True)
+        write_text(args.out, json.dumps({"runs": described}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
