@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 State = Literal["new", "started", "trained", "done"]
 Planned = Sequence[tuple[Row, Sequence["Job"]]]
 """The rows of a grid, each with its jobs."""
+# Seconds to wait for a run that another process still writes to: when a machine is lost, that may take a while.
+_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
