@@ -66,7 +66,10 @@ def fits(x: Tensor, *parameters: Tensor | None, residual: Tensor | None = None) 
     return (
         plain(x)
         and _channels_last(x)
-        and all(one is not None and one.dtype == torch.float32 and one.device == x.device for one in parameters)
+        and all(
+            parameter is not None and parameter.dtype == torch.float32 and parameter.device == x.device
+            for parameter in parameters
+        )
         and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype and _channels_last(residual)))
         and works(x.device)
     )
@@ -85,8 +88,8 @@ def works(device: torch.device) -> bool:
         weight, bias = (torch.full((4,), value, device=device, requires_grad=True) for value in (1.0, 0.5))
         y = normalise(x, weight, bias, samples=2, groups=2, eps=1e-5, relu=True)
         expected = torch.nn.functional.group_norm(x, 2, weight, bias).relu()
-        given, wanted = (torch.autograd.grad(one.square().sum(), (x, weight, bias)) for one in (y, expected))
-        torch.testing.assert_close((y, *given), (expected, *wanted), rtol=1e-3, atol=1e-3)
+        gradients, wanted = (torch.autograd.grad(output.square().sum(), (x, weight, bias)) for output in (y, expected))
+        torch.testing.assert_close((y, *gradients), (expected, *wanted), rtol=1e-3, atol=1e-3)
 
     return succeeds("Norms", device, trial)
 
@@ -115,18 +118,18 @@ class _Plan:
 @lru_cache(maxsize=1024)
 def _plan(samples: int, rows: int, channels: int, groups: int) -> _Plan:
     size = channels // groups
-    places = _power(size)
-    block_c = max(places, min(COLUMNS, _power(channels)))
+    width = _power(size)
+    block_c = max(width, min(COLUMNS, _power(channels)))
     block_r = max(1, TILE // block_c)
     tiles = ceil(rows / block_r)
-    blocks = ceil(groups / (block_c // places))
+    blocks = ceil(groups / (block_c // width))
     chunk = ceil(rows / min(ceil(PROGRAMS / (blocks * samples)), tiles) / block_r) * block_r
     columns = ceil(channels / block_c)
     plenty = min(STRETCH, max(1, tiles * columns * samples // 4096))
     stretch = block_r * max(plenty, ceil(tiles / 65535))  # as many programs as CUDA takes on that axis
     return _Plan(
         tile={"BLOCK_R": block_r, "BLOCK_C": block_c},
-        group={"SIZE": size, "BLOCK_J": places},
+        group={"SIZE": size, "BLOCK_J": width},
         chunk=chunk,
         reduce=(blocks, ceil(rows / chunk), samples),
         stretch=stretch,

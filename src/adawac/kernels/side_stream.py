@@ -31,8 +31,8 @@ class Uses:
 
 def mark_late(weights: Sequence[Tensor]) -> None:
     """Promise that whoever takes the gradients of these weights calls `await_gradients` first."""
-    for one in weights:
-        one.uses = Uses()  # type: ignore[attr-defined]
+    for weight in weights:
+        weight.uses = Uses()  # type: ignore[attr-defined]
 
 
 def used(weight: Tensor) -> Uses | None:
@@ -90,11 +90,11 @@ class _Convolve(torch.autograd.Function):
 
         def gradient(which: int, *inputs: Tensor) -> Tensor:
             stride, padding, dilation, groups = ctx.how
-            wanted = [place == which for place in range(3)]
-            found: Sequence[Tensor] = torch.ops.aten.convolution_backward(
+            wanted = [number == which for number in range(3)]
+            gradients: Sequence[Tensor] = torch.ops.aten.convolution_backward(
                 *inputs, None, stride, padding, dilation, False, [0] * len(stride), groups, wanted
             )
-            return found[which]
+            return gradients[which]
 
         dweight = ctx.uses.gradient(lambda *inputs: gradient(1, *inputs), dy, x, weight) if wants_weight else None
         dx = gradient(0, dy, x, weight) if wants_x else None
