@@ -12,8 +12,6 @@ from torch import Tensor
 from adawac.theory.gap import inner_minimum, saddle_point
 from adawac.theory.instance import Array, Instance
 
-__all__ = ["NonConvexity", "bilinear_example", "multiplicative_update", "returns_from", "vertex_shortfall"]
-
 
 class NonConvexity(NamedTuple):
     """How far the paper's Example is from convex: the cross-entropy at θ*, and the set of parameters."""

@@ -32,17 +32,6 @@ from adawac.theory.instance import (
     theta_star_of,
 )
 
-__all__ = [
-    "claims",
-    "convergence",
-    "describe",
-    "eta_sweep",
-    "lambda_sweep",
-    "radius_sweep",
-    "slopes",
-    "thresholding",
-    "violation",
-]
 
 RULES: Mapping[str, StepRule] = {"stated": stated_steps, "balanced": balanced_steps}
 EPOCHS = 150  # as the paper trains

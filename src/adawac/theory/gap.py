@@ -8,7 +8,6 @@ from scipy.optimize import minimize, root
 from adawac.errors import AdawacError
 from adawac.theory.instance import Array, Instance
 
-__all__ = ["Minimum", "SaddlePoint", "duality_gap", "inner_maximum", "inner_minimum", "saddle_point"]
 
 TOLERANCE = 1e-8
 

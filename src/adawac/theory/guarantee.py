@@ -17,17 +17,6 @@ from typing import NamedTuple
 
 from adawac.theory.instance import Instance, bounded_constants, margins
 
-__all__ = [
-    "StepRule",
-    "Steps",
-    "balanced_steps",
-    "eta_beta_for",
-    "provable_bound",
-    "stated_bound",
-    "stated_steps",
-    "steps_to_converge",
-]
-
 
 class Steps(NamedTuple):
     """The two step sizes of Algorithm 1."""

@@ -20,17 +20,6 @@ from scipy.stats import qmc
 
 from adawac.errors import ConfigError
 
-__all__ = [
-    "Constants",
-    "Instance",
-    "Terms",
-    "bounded_constants",
-    "build_instance",
-    "lambda_range",
-    "margins",
-    "sampled_constants",
-    "theta_star_of",
-]
 
 Array = NDArray[np.float64]
 
