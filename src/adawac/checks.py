@@ -1,6 +1,6 @@
-"""What is wrong with a call, said once and clearly.
+"""Checks of a call of the criterion.
 
-Shapes are checked in every step, for that costs nothing. Values (labels, indices) are on the device, and looking at
+Shapes are checked in every step, since that costs nothing. Values (labels, indices) are on the device, and looking at
 them makes the host wait: on a GPU that happens in the first step, and in every one with `validate=True`.
 """
 
@@ -89,7 +89,7 @@ def _index(index: Any, num_samples: int) -> None:
 
 
 def _index_advice(index: Any, num_samples: int) -> str:
-    """Say what to do about an index that is none."""
+    """Say what to do about an index of another type or shape."""
     if isinstance(index, Tensor) and index.numel() == 0:
         return "Give every call, on every rank, one sample at least."
     numbers = isinstance(index, list | tuple) and len(index) > 0 and all(isinstance(row, int) for row in index)
@@ -123,7 +123,7 @@ def _levels(name: str, argument: Any) -> list[Tensor]:
 
 
 def _no_views(logits: Sequence[Tensor], labels: Sequence[Tensor], size: int) -> None:
-    """Refuse a list of two views: as two resolutions they would be weighed unequally, and nobody would notice."""
+    """Refuse a list of two views: as two resolutions they would silently get unequal weights."""
     alike = len(logits) == len(labels) == 2 and logits[0].shape == logits[1].shape and labels[0] is not labels[1]
     if alike and len(logits[0]) == size:
         raise ShapeError(
@@ -207,12 +207,12 @@ def _known_classes(labels: Tensor, classes: int, ignored: int | None) -> None:
 
 
 def _no_probabilities(logits: Tensor) -> None:
-    """Refuse what went through a softmax: the criterion's own would flatten it, and nobody would notice."""
+    """Refuse what went through a softmax: the criterion's own would silently flatten it."""
     sums = logits.detach().sum(1, dtype=torch.float32)
     if bool(((sums - 1).abs().amax() < 0.01) & (logits.detach().amin() >= 0)):
         raise ShapeError(
             f"Expected logits, but got probabilities {_like(logits)}: they sum to 1 over the classes. Take the softmax "
-            "off the network's end (activation=None in many), for the criterion has its own."
+            "off the network's end (activation=None in many): the criterion has its own."
         )
 
 

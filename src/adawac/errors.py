@@ -7,20 +7,6 @@ in a library it is also the built-in kind that a caller would expect (`ValueErro
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "AdawacError",
-    "BusyError",
-    "ConfigError",
-    "DataError",
-    "MissingDependencyError",
-    "MissingFileError",
-    "RunError",
-    "ShapeError",
-    "TapError",
-    "UnknownNameError",
-    "near",
-]
-
 
 class AdawacError(Exception):
     """Something a user can fix; the message says how."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from adawac.errors import TapError, UnknownNameError, near
 
-# More firings than any step needs: somebody forgets to pop, and every latent holds its graph in memory.
+# More than any step needs: pop is never called, and every latent keeps its graph in memory.
 _LIMIT = 256
 # Class and register tokens, as many as any vision transformer has; of small grids more would not be noticed.
 _EXTRA_TOKENS = 16
@@ -65,7 +65,7 @@ class EncoderTap:
         return latents[0][1] if self._single else latents
 
     def encode(self, network: nn.Module, *inputs: Any) -> None:
-        """Run a network as far as the tapped submodules, for their latents alone: the rest of it is not computed.
+        """Run a network up to the tapped submodules, for their latents; the rest is not computed.
 
         Under `torch.no_grad()` these come without a gradient.
 

@@ -158,7 +158,7 @@ def consistency(
         entries = (visible.flatten(1).sum(1) * first.shape[1]).clamp_min(1)
     if rho == "cosine":
         return 1 - F.cosine_similarity(first.flatten(1), second.flatten(1), dim=1)
-    difference, axes = first - second, tuple(range(1, first.dim()))  # not flattened: it may lie channels-last
+    difference, axes = first - second, tuple(range(1, first.dim()))  # not flattened: it may be channels-last
     if rho == "mse":
         return difference.square().sum(axes) / entries
     # Its gradient is 0, not NaN, where the views agree.

@@ -64,7 +64,7 @@ class Trim(Criterion):
 
     @abstractmethod
     def keep(self, batch: SampleTerms) -> Bool[Tensor, " B"]:
-        """Tell which samples' cross-entropy counts."""
+        """Return which samples' cross-entropy counts."""
 
     def weigh(self, batch: SampleTerms) -> Weighting:
         """Average CE over the samples kept; the released code divides everything by their number."""

@@ -1,4 +1,4 @@
-"""What is minimised: a sample's terms, and every choice in which the paper's text and the released code differ."""
+"""The objective: the terms of a sample's loss, and every choice in which the paper and the released code differ."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -121,7 +121,7 @@ class Objective:
         index: Int[Tensor, " B"],
         views: Tensor | None = None,
     ) -> SampleTerms:
-        """Return what the loss of each sample is made of; without features there is no consistency."""
+        """Return the terms of each sample's loss; without features the consistency is 0."""
         ell_ce, ell_dice = self.supervised(logits, labels, len(index))
         reg_ac = torch.zeros_like(ell_ce) if features is None else self.consistency(features, views)
         finest = labels if isinstance(labels, Tensor) else labels[0]

@@ -130,7 +130,7 @@ def _branch(module: nn.Module, x: Tensor) -> Branch:
 
 
 def _drops(drop: nn.Module) -> bool:
-    """Tell whether a module does nothing but drop, if that, and nobody listens to it."""
+    """Tell whether a module is plain dropout or nothing, without hooks."""
     return type(drop) in (nn.Dropout, nn.Identity) and not hooked(drop)
 
 
@@ -139,7 +139,7 @@ def _rate(drop: nn.Module) -> float:
 
 
 def _bare(block: Any) -> bool:
-    """Tell whether nothing stands between a branch and its addition."""
+    """Tell whether nothing comes between a branch and its addition."""
     return all(type(getattr(block, name)) is nn.Identity for name in ("ls1", "ls2", "drop_path1", "drop_path2"))
 
 
@@ -336,7 +336,7 @@ def _always(block: Any) -> bool:
 
 
 def _plain(block: Any) -> bool:
-    """Tell whether a block of timm's ResNets has none of the parts that may stand between a norm and its ReLU."""
+    """Tell whether a block of timm's ResNets has no part between a norm and its ReLU."""
     parts = (getattr(block, name, None) for name in ("drop_block", "aa", "se", "drop_path"))
     return all(part is None or type(part) is nn.Identity for part in parts)
 

@@ -303,7 +303,7 @@ class FusedNorm(nn.Module, ABC):
 def activated(norm: nn.Module, x: Tensor, act: nn.Module, residual: Tensor | None = None) -> Tensor:
     """Return act(norm(x) + residual), in one where that is possible.
 
-    A module with a hook is called by itself, so that the hook sees what it would have seen.
+    A module with a hook is called separately, so that the hook sees what it would have seen.
     """
     unheard = type(act) is nn.ReLU and not hooked(norm) and not hooked(act)
     if unheard and isinstance(norm, FusedNorm) and norm.fits(x, residual):
@@ -314,7 +314,7 @@ def activated(norm: nn.Module, x: Tensor, act: nn.Module, residual: Tensor | Non
 
 
 def hooked(module: nn.Module) -> bool:
-    """Tell whether somebody listens to a module."""
+    """Tell whether a module has hooks."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks)
 

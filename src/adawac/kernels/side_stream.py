@@ -1,4 +1,4 @@
-"""Gradients of weights on a stream of their own: nobody needs them before the pass back through the network is over.
+"""Gradients of weights on their own stream: they are not needed before the backward pass is over.
 
 A gradient of a weight is a matrix product that leaves the memory alone, the norms beside it are the opposite, and small
 maps fill only a part of a GPU. So both together take less time than one after the other, in a captured CUDA graph in
@@ -30,7 +30,7 @@ class Uses:
 
 
 def mark_late(weights: Sequence[Tensor]) -> None:
-    """Promise that whoever takes the gradients of these weights calls `await_gradients` first."""
+    """Promise that `await_gradients` is called before the gradients of these weights are read."""
     for weight in weights:
         weight.uses = Uses()  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""A network's weights in bf16, all at once: autocast casts each by itself, and each one's gradient back again."""
+"""A network's weights in bf16, all at once; autocast casts each one, and its gradient back, separately."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

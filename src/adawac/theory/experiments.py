@@ -32,7 +32,6 @@ from adawac.theory.instance import (
     theta_star_of,
 )
 
-
 RULES: Mapping[str, StepRule] = {"stated": stated_steps, "balanced": balanced_steps}
 EPOCHS = 150  # as the paper trains
 ETA_THETA = 0.05  # of the experiments that are about η_β and λ

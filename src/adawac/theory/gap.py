@@ -8,7 +8,6 @@ from scipy.optimize import minimize, root
 from adawac.errors import AdawacError
 from adawac.theory.instance import Array, Instance
 
-
 TOLERANCE = 1e-8
 
 

@@ -20,7 +20,6 @@ from scipy.stats import qmc
 
 from adawac.errors import ConfigError
 
-
 Array = NDArray[np.float64]
 
 _TEACHER = np.array([2.0, -1.0, 1.0])

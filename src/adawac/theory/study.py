@@ -179,7 +179,7 @@ def _thresholding(comparison: Results) -> "Figure":
             )
         right.plot(keeps, [row["excess"] for row in chosen], color=colour, marker=marker, label=method)
     for axis, key in ((left, "right"), (right, "excess")):
-        axis.axhline(adawac[key], color=_COLOURS[0], linewidth=2, label="AdaWAC, not told a number")
+        axis.axhline(adawac[key], color=_COLOURS[0], linewidth=2, label="AdaWAC, which needs no number")
         axis.axvline(comparison["dense"], color=_GREY, linewidth=0.8, linestyle=":", label="true number of label-dense")
         axis.set(xlabel=f"samples kept, of {comparison['n']}", xticks=range(0, comparison["n"] + 1, 4))
     left.set(title="samples treated as what they are", ylabel="share", ylim=(0, 1.05))
@@ -259,7 +259,7 @@ def run(
         out: a folder; it is made where it does not exist.
         quick: shorter runs and coarser sweeps, for a first look.
         seed: of the instances and of Algorithm 1's draws.
-        watch: is told what begins, how many parts are done, and of how many; a line in the log by default.
+        watch: called with what begins, how many parts are done, and of how many; writes to the log by default.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"Expected a folder for the figures, but got the file {out}. Give another one.")
