@@ -187,10 +187,10 @@ def test_lightning_checkpoints_keep_beta(tmp_path):
     assert torch.equal(other.criterion.weights.log_odds, module.criterion.weights.log_odds)
 
 
-@pytest.mark.parametrize("given", [0, -3, 2.5, True, "many"])
-def test_the_number_of_samples_must_be_a_count(given):
+@pytest.mark.parametrize("count", [0, -3, 2.5, True, "many"])
+def test_the_number_of_samples_must_be_a_count(count):
     with pytest.raises(ConfigError, match=r"num_samples.*len\(train_set\)"):
-        checks.positive("num_samples", given)
+        checks.positive("num_samples", count)
     with pytest.raises(ConfigError, match="num_samples"):
         adawac.AdaWAC(num_samples=0)
     assert type(checks.positive("num_samples", np.int64(3))) is int

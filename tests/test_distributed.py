@@ -61,12 +61,12 @@ def train(fabric: Fabric, method: str, preset: str, together: bool):
         tap = adawac.EncoderTap(wrapped, "0")  # looks through Fabric's wrapper and DDP's
     losses = []
     for step in range(STEPS):
-        mine = [part.tensor_split(fabric.world_size)[fabric.global_rank] for part in batch(step)]
+        local = [part.tensor_split(fabric.world_size)[fabric.global_rank] for part in batch(step)]
         optimizer.zero_grad()
         if together:
-            out = wrapped(*mine)
+            out = wrapped(*local)
         else:
-            images, labels, index = mine
+            images, labels, index = local
             logits = wrapped(images.transpose(0, 1).flatten(0, 1))
             out = criterion(logits, labels.transpose(0, 1).flatten(0, 1), tap.pop(), index)
         fabric.backward(out.loss)

@@ -243,11 +243,29 @@ def test_outputs_that_are_mappings():
     model(images())
     assert deepest.pop().shape == (4, 1, 1, 1)
     assert fine.pop().shape == (4, 1, 16, 16)
-    adawac.EncoderTap(model, "backbone", output="coarse").clear()
     wrong = adawac.EncoderTap(model, "backbone", output="coarse")
-    with pytest.raises(TapError, match=r"'coarse'.*\['fine', 'deep'\]"):
+    with pytest.raises(TapError, match=r"output='coarse'.*\['fine', 'deep'\]"):
         model(images())
     wrong.remove()
+
+
+def test_an_entry_that_is_no_tensor_is_explained():
+    class Nested(nn.Module):
+        def forward(self, x):
+            return [x, [x, x]]
+
+    model = nn.Sequential(Nested())
+    tap = adawac.EncoderTap(model, "0")
+    with pytest.raises(TapError, match=r"a tensor at output=-1, but got a list of 2"):
+        model(images())
+    tap.remove()
+
+
+def test_wrappers_of_data_parallel_are_looked_through():
+    model = Network()
+    tap = adawac.EncoderTap(nn.DataParallel(model), "encoder")
+    model(images())
+    assert len(tap.pop()) == len(images())
 
 
 def test_a_grid_that_does_not_fit_is_named():

@@ -20,7 +20,7 @@ def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
         assert is_temporary(temporary)
         assert temporary.parent == path.parent
     assert path.read_text() == "two"
-    assert [one.name for one in path.parent.iterdir()] == ["file.txt"]
+    assert [file.name for file in path.parent.iterdir()] == ["file.txt"]
     assert not is_temporary(path)
 
 
@@ -112,9 +112,9 @@ def test_what_could_not_be_written_is_said_with_what_to_do() -> None:
         explained(RunError, "scores", "Make room."),
     ):
         raise OSError(28, "No space left on device")
-    told = MissingFileError("Expected a file, but there is none. Give one.")  # an OSError, too
+    explained_already = MissingFileError("Expected a file, but there is none. Give one.")  # an OSError, too
     with pytest.raises(MissingFileError) as caught, explained(RunError, "scores", "Make room."):
-        raise told
-    assert caught.value is told
+        raise explained_already
+    assert caught.value is explained_already
     with pytest.raises(ZeroDivisionError), explained(RunError, "scores", "Make room."):
         raise ZeroDivisionError

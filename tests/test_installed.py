@@ -106,11 +106,11 @@ def in_wheel(site: Path, *words: str, cwd: Path) -> "subprocess.CompletedProcess
 @pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package_and_no_other(site: Path, tmp_path: Path):
     def files(folder: Path) -> set[str]:
-        return {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file() and one.suffix != ".pyc"}
+        return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"}
 
     assert files(site / "adawac") == files(REPOSITORY / "src" / "adawac")
-    assert {one.name.split("-")[0] for one in site.iterdir()} == {"adawac"}
-    licences = {one.split("/")[-1] for one in files(next(site.glob("*.dist-info"))) if one.startswith("licenses/")}
+    assert {entry.name.split("-")[0] for entry in site.iterdir()} == {"adawac"}
+    licences = {file.split("/")[-1] for file in files(next(site.glob("*.dist-info"))) if file.startswith("licenses/")}
     assert licences == {"LICENSE", "THIRD-PARTY.txt"}
 
 
@@ -123,8 +123,8 @@ def test_the_wheel_reads_its_own_files(site: Path, tmp_path: Path):
         "for words in ('report run', 'train --config acdc-unet --print-config', 'reproduce --list', 'nnunet-path'):\n"
         "    assert run(words.split()) == 0, words\n"
     )
-    found = in_wheel(site, "-W", "error", "-c", code, str(site), cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
+    done = in_wheel(site, "-W", "error", "-c", code, str(site), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").stat().st_size > 50_000
 
 
@@ -132,5 +132,5 @@ def test_the_wheel_reads_its_own_files(site: Path, tmp_path: Path):
 def test_a_strictly_typed_program_finds_nothing_wrong_with_the_wheel(site: Path, tmp_path: Path):
     pytest.importorskip("mypy")
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    found = in_wheel(site, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "program.py", cwd=tmp_path)
-    assert found.returncode == 0, found.stdout + found.stderr
+    done = in_wheel(site, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

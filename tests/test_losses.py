@@ -170,6 +170,36 @@ def test_only_visible_positions_are_compared():
     assert losses.consistency(a, b, "rms", torch.zeros_like(visible)) == 0
 
 
+@pytest.mark.parametrize("ignore_index", [None, 2])
+@pytest.mark.parametrize("denominator", ["l1", "squared"])
+def test_sums_by_class_give_the_losses(monkeypatch, denominator, ignore_index):
+    """What a kernel sums on a GPU, computed plainly: CE and Dice are made of it as they are of torch's functions."""
+
+    def class_sums(logits, labels, *, squared, ignore_index):
+        log_p = logits.log_softmax(1)
+        counts = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
+        members = (F.one_hot(labels, logits.shape[1]).movedim(-1, 1) * counts[:, None]).to(logits.dtype)
+        mass = (log_p * (2 if squared else 1)).exp() * counts[:, None]
+        return torch.stack([(log_p * members).sum(2), (log_p.exp() * members).sum(2), mass.sum(2), members.sum(2)], 1)
+
+    logits = random_logits((3, 4, 5, 5)).requires_grad_()
+    labels = torch.randint(0, 4, (3, 5, 5), generator=torch.Generator().manual_seed(3))
+    options = {"denominator": denominator, "ignore_index": ignore_index}
+    expected = losses.pixel_sums(logits, labels, **options)
+    monkeypatch.setattr(losses, "can_sum", lambda logits, labels: True)
+    monkeypatch.setattr(losses, "class_sums", class_sums)
+    sums = losses.pixel_sums(logits, labels, **options)
+    torch.testing.assert_close(tuple(sums), tuple(expected))
+    assert not sums.labelled.requires_grad
+
+
+def test_shapes_are_known_without_values():
+    """As tools ask that count operations, on the device that computes nothing."""
+    logits, labels = torch.empty(3, 4, 5, 5, device="meta"), torch.empty(3, 5, 5, dtype=torch.int64, device="meta")
+    sums = losses.pixel_sums(logits, labels, ignore_index=255)
+    assert [tuple(value.shape) for value in sums] == [(3,), (3, 4), (3, 4), (3, 4)]
+
+
 def test_label_dense_counts_foreground():
     labels = torch.zeros(4, 4, 4, dtype=torch.int64)
     labels[1, 0, 0] = 2

@@ -157,8 +157,8 @@ def test_deep_supervision_weighs_the_resolutions():
     whole = adawac.build_method("adawac", 2, **options).double()(logits, labels, features, index)
     coarse = labels[:, 1::2, 1::2]  # nearest-exact takes the pixel at the middle of each 2 x 2 block
     parts = [
-        adawac.build_method("adawac", 2).double()(one, target, features, index)
-        for one, target in zip(logits, (labels, coarse), strict=True)
+        adawac.build_method("adawac", 2).double()(scale, target, features, index)
+        for scale, target in zip(logits, (labels, coarse), strict=True)
     ]
     torch.testing.assert_close(whole.ell_ce, (3 * parts[0].ell_ce + parts[1].ell_ce) / 4)
     torch.testing.assert_close(whole.ell_dice, (3 * parts[0].ell_dice + parts[1].ell_dice) / 4)
@@ -238,9 +238,9 @@ def test_aligned_latents_are_compared_where_both_views_show_them():
 def test_several_latents_have_coefficients():
     (batch,) = random_batch(4)
     logits, labels, features, index = tensors(*batch)
-    one = adawac.AdaWAC(6).double()(logits, labels, features, index)
-    two = adawac.AdaWAC(6).double()(logits, labels, [(1.0, features), (0.5, 2 * features)], index)
-    torch.testing.assert_close(two.reg_ac, 2 * one.reg_ac)
+    single = adawac.AdaWAC(6).double()(logits, labels, features, index)
+    double = adawac.AdaWAC(6).double()(logits, labels, [(1.0, features), (0.5, 2 * features)], index)
+    torch.testing.assert_close(double.reg_ac, 2 * single.reg_ac)
 
 
 def test_non_finite_values_leave_the_weights_alone():

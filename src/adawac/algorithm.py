@@ -95,7 +95,17 @@ class Step(NamedTuple):
 
 
 class Criterion(nn.Module, ABC):
-    """The loss of a batch: Dice, CE and ACR, of which a method weighs the last two, sample by sample."""
+    """The loss of a batch: Dice, CE and ACR, of which a method weighs the last two, sample by sample.
+
+    Example:
+        >>> class Halfway(Criterion):
+        ...     def weigh(self, batch):
+        ...         half = torch.full_like(batch.ell_ce, 0.5)
+        ...         return Weighting(ce=half, ac=half, divisor=len(half))
+        >>> logits, labels, features = torch.zeros(2, 2, 4), torch.zeros(2, 4, dtype=torch.int64), torch.ones(2, 5)
+        >>> Halfway(num_samples=3)(logits, labels, features, index=torch.tensor([1])).beta
+        tensor([0.5000])
+    """
 
     held: bool = False
     """While True, the weights stay as they are, also in training mode: set it until the network has settled. It is not
@@ -152,7 +162,17 @@ class Criterion(nn.Module, ABC):
 
 
 class AdaWAC(Criterion):
-    """Adaptively weighted augmentation consistency (Algorithm 1)."""
+    """Adaptively weighted augmentation consistency (Algorithm 1).
+
+    Example:
+        >>> criterion = AdaWAC(num_samples=100, eta_beta=1.0, lambda_ac=1.0)
+        >>> logits, labels = torch.zeros(4, 2, 8, 8), torch.ones(4, 8, 8, dtype=torch.int64)  # two views of two samples
+        >>> step = criterion(logits, labels, features=torch.ones(4, 16, 2, 2), index=torch.tensor([7, 42]))
+        >>> step.ell_ce, step.reg_ac
+        (tensor([0.6931, 0.6931]), tensor([0., 0.]))
+        >>> criterion.weights.beta[[0, 7, 42]]
+        tensor([0.5000, 0.6667, 0.6667])
+    """
 
     def weigh(self, batch: SampleTerms) -> Weighting:
         """Ascend, then give CE the weight beta and ACR the rest (Algorithm 1, lines 5-9)."""

@@ -1,12 +1,11 @@
-"""What is wrong with a call, said once and clearly.
+"""Checks of a call of the criterion.
 
-Shapes are checked in every step, for that costs nothing. Values (labels, indices) are on the device, and looking at
+Shapes are checked in every step, since that costs nothing. Values (labels, indices) are on the device, and looking at
 them makes the host wait: on a GPU that happens in the first step, and in every one with `validate=True`.
 """
 
 import operator
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +15,6 @@ from adawac.errors import ConfigError, ShapeError
 
 if TYPE_CHECKING:
     from adawac.algorithm import Criterion
-
-__all__ = ["batch", "positive", "same_samples"]
 
 _LABELS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -33,11 +30,11 @@ def positive(name: str, value: int) -> int:
     return count
 
 
-def same_samples(saved: Tensor | None, own: Tensor) -> None:
+def same_samples(saved: Tensor | None, current: Tensor) -> None:
     """Check that saved weights belong to as many samples as there are."""
-    if saved is not None and saved.shape != own.shape:
+    if saved is not None and saved.shape != current.shape:
         raise ShapeError(
-            f"Expected the weights of {len(own)} samples, but the state dict has those of {len(saved)}. "
+            f"Expected the weights of {len(current)} samples, but the state dict has those of {len(saved)}. "
             "A row belongs to one sample: carry the weights over by sample id, or build the criterion with "
             f"num_samples={len(saved)}."
         )
@@ -67,17 +64,15 @@ def batch(
         _no_views(scales, targets, len(index))
     targets = targets * len(scales) if isinstance(labels, Tensor) else targets
     weights = criterion.objective.supervision
-    if weights is not None:
-        _supervision(weights)
     if not scales or len(targets) != len(scales) or (weights is not None and len(weights) != len(scales)):
         raise ShapeError(
             f"Expected as many label maps and supervision weights as logits, but got {len(scales)} logits, "
             f"{len(targets)} label maps and the weights {weights}. Give one label map for all, or one for each; views "
             'are concatenated, torch.cat(batch["labels"]).'
         )
-    for level, (one, target) in enumerate(zip(scales, targets, strict=True)):
+    for level, (scale, target) in enumerate(zip(scales, targets, strict=True)):
         resized = isinstance(labels, Tensor) and level > 0
-        _supervised(one, target, len(index), criterion, values and not resized, resized)
+        _supervised(scale, target, len(index), criterion, values and not resized, resized)
     for latent in latents:
         _both_views(latent, len(index), views, criterion)
     if first:  # probabilities come in all steps or in none
@@ -94,10 +89,10 @@ def _index(index: Any, num_samples: int) -> None:
 
 
 def _index_advice(index: Any, num_samples: int) -> str:
-    """Say what to do about an index that is none."""
+    """Say what to do about an index of another type or shape."""
     if isinstance(index, Tensor) and index.numel() == 0:
         return "Give every call, on every rank, one sample at least."
-    numbers = isinstance(index, list | tuple) and len(index) > 0 and all(isinstance(one, int) for one in index)
+    numbers = isinstance(index, list | tuple) and len(index) > 0 and all(isinstance(row, int) for row in index)
     if numbers or str(getattr(index, "dtype", None)).removeprefix("torch.").startswith(("int", "uint")):
         return "Make it one: torch.as_tensor(index, dtype=torch.int64).flatten()."
     return (
@@ -107,7 +102,7 @@ def _index_advice(index: Any, num_samples: int) -> str:
 
 
 def _rows(index: Tensor, num_samples: int) -> None:
-    lowest, highest = (int(one) for one in index.aminmax())
+    lowest, highest = (int(bound) for bound in index.aminmax())
     if lowest < 0 or highest >= num_samples:
         raise ShapeError(
             f"Expected every index in 0..{num_samples - 1} (num_samples={num_samples}), but got values from "
@@ -116,19 +111,19 @@ def _rows(index: Tensor, num_samples: int) -> None:
         )
 
 
-def _levels(name: str, given: Any) -> list[Tensor]:
+def _levels(name: str, argument: Any) -> list[Tensor]:
     """Return logits or labels as a list of resolutions."""
-    levels = [given] if isinstance(given, Tensor) else given
-    if not isinstance(levels, list | tuple) or not all(isinstance(one, Tensor) for one in levels):
+    levels = [argument] if isinstance(argument, Tensor) else argument
+    if not isinstance(levels, list | tuple) or not all(isinstance(level, Tensor) for level in levels):
         raise ShapeError(
-            f"Expected {name} to be a tensor, or a list of them (deep supervision), but got {_like(given)}. "
+            f"Expected {name} to be a tensor, or a list of them (deep supervision), but got {_like(argument)}. "
             "Take the tensor out of what your network or loader returns, such as output['out']."
         )
     return list(levels)
 
 
 def _no_views(logits: Sequence[Tensor], labels: Sequence[Tensor], size: int) -> None:
-    """Refuse a list of two views: as two resolutions they would be weighed unequally, and nobody would notice."""
+    """Refuse a list of two views: as two resolutions they would silently get unequal weights."""
     alike = len(logits) == len(labels) == 2 and logits[0].shape == logits[1].shape and labels[0] is not labels[1]
     if alike and len(logits[0]) == size:
         raise ShapeError(
@@ -137,22 +132,12 @@ def _no_views(logits: Sequence[Tensor], labels: Sequence[Tensor], size: int) -> 
         )
 
 
-def _supervision(weights: Any) -> None:
-    """Refuse weights that have no sum to be divided by, or that reward a loss."""
-    numbers = isinstance(weights, list | tuple) and all(isinstance(one, Real) for one in weights)
-    if not numbers or not (min(weights, default=-1) >= 0 and 0 < sum(weights) < float("inf")):
-        raise ConfigError(
-            f"Expected supervision to be weights ≥ 0 of the logits, with one above 0, but got {weights!r}. Give one "
-            "for each resolution, from fine to coarse: supervision=(1, 0.5, 0.25)."
-        )
-
-
-def _one_device(**given: Sequence[Tensor]) -> None:
-    places = {name: tensors[0].device for name, tensors in given.items() if tensors}
-    if len(set(places.values())) > 1:
+def _one_device(**tensors_of: Sequence[Tensor]) -> None:
+    devices = {name: tensors[0].device for name, tensors in tensors_of.items() if tensors}
+    if len(set(devices.values())) > 1:
         raise ShapeError(
             "Expected logits, labels, latents, index and the criterion on one device, but got "
-            f"{', '.join(f'{name} on {place}' for name, place in places.items())}. Move what is elsewhere: "
+            f"{', '.join(f'{name} on {device}' for name, device in devices.items())}. Move what is elsewhere: "
             'criterion.to(device), batch["index"].to(device).'
         )
 
@@ -174,8 +159,8 @@ def _supervised(logits: Tensor, labels: Tensor, size: int, criterion: "Criterion
             "This method supervises both views; give both, or take the method baseline."
         )
     expected = (len(logits), *logits.shape[2:])
-    given = (len(labels), *logits.shape[2:]) if resized and labels.dim() == len(expected) else tuple(labels.shape)
-    if given != expected:
+    actual = (len(labels), *logits.shape[2:]) if resized and labels.dim() == len(expected) else tuple(labels.shape)
+    if actual != expected:
         raise ShapeError(
             f"Expected labels {expected} for logits {tuple(logits.shape)}, but got {_like(labels)}. "
             f"{_advice(logits, labels)}"
@@ -210,24 +195,24 @@ def _conversion(labels: Tensor) -> str:
 
 
 def _known_classes(labels: Tensor, classes: int, ignored: int | None) -> None:
-    lowest, highest = (int(one) for one in labels.aminmax())
+    lowest, highest = (int(bound) for bound in labels.aminmax())
     if lowest >= 0 and highest < classes:
         return
-    found = [one for one in labels.unique().tolist() if not 0 <= one < classes and one != ignored]
-    if found:
+    unknown = [label for label in labels.unique().tolist() if not 0 <= label < classes and label != ignored]
+    if unknown:
         raise ShapeError(
-            f"Expected labels in 0..{classes - 1} (K = {classes} classes), but got {found[:8]}. Map them to "
+            f"Expected labels in 0..{classes - 1} (K = {classes} classes), but got {unknown[:8]}. Map them to "
             "consecutive classes, give the network more outputs, or name one of them as ignore_index."
         )
 
 
 def _no_probabilities(logits: Tensor) -> None:
-    """Refuse what went through a softmax: the criterion's own would flatten it, and nobody would notice."""
+    """Refuse what went through a softmax: the criterion's own would silently flatten it."""
     sums = logits.detach().sum(1, dtype=torch.float32)
     if bool(((sums - 1).abs().amax() < 0.01) & (logits.detach().amin() >= 0)):
         raise ShapeError(
             f"Expected logits, but got probabilities {_like(logits)}: they sum to 1 over the classes. Take the softmax "
-            "off the network's end (activation=None in many), for the criterion has its own."
+            "off the network's end (activation=None in many): the criterion has its own."
         )
 
 
@@ -242,7 +227,7 @@ def _latents(features: Any, criterion: "Criterion") -> list[Tensor]:
         return [features]
     pairs = list(features) if isinstance(features, list | tuple) else []
     if not pairs or not all(
-        isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[1], Tensor) for one in pairs
+        isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], Tensor) for pair in pairs
     ):
         raise ShapeError(
             "Expected the latents of both views as one tensor (2B, …), or as a list of (coefficient, tensor), but got "

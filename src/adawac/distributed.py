@@ -10,8 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["gather_rows", "global_loss", "sum_over_ranks", "world_size"]
-
 
 def world_size() -> int:
     """Return the number of ranks, 1 where no process group exists."""
@@ -23,20 +21,21 @@ def gather_rows(columns: Sequence[Tensor]) -> tuple[list[Tensor], slice]:
 
     Ranks may hold different numbers of rows. Nothing is differentiated.
     """
-    rows, columns = len(columns[0]), [column.detach() for column in columns]
+    count, columns = len(columns[0]), [column.detach() for column in columns]
     if world_size() == 1:
-        return columns, slice(0, rows)
+        return columns, slice(0, count)
     table = torch.stack([column.double() for column in columns], 1)  # float64 holds every index exactly
     sizes_of_ranks = [torch.zeros(1, dtype=torch.int64, device=table.device) for _ in range(world_size())]
-    dist.all_gather(sizes_of_ranks, torch.tensor([rows], device=table.device))
+    dist.all_gather(sizes_of_ranks, torch.tensor([count], device=table.device))
     sizes = torch.cat(sizes_of_ranks).tolist()
     padded = table.new_full((max(sizes), table.shape[1]), -1)
-    padded[:rows] = table
+    padded[:count] = table
     tables = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(tables, padded)
-    everyone = torch.cat([one[:size] for one, size in zip(tables, sizes, strict=True)])
+    everyone = torch.cat([rows[:size] for rows, size in zip(tables, sizes, strict=True)])
     start = sum(sizes[: dist.get_rank()])
-    return [column.to(own.dtype) for column, own in zip(everyone.T, columns, strict=True)], slice(start, start + rows)
+    gathered = [column.to(local.dtype) for column, local in zip(everyone.T, columns, strict=True)]
+    return gathered, slice(start, start + count)
 
 
 class _AllReduce(torch.autograd.Function):
@@ -60,12 +59,12 @@ def sum_over_ranks(x: Tensor) -> Tensor:
     return x if world_size() == 1 else _AllReduce.apply(x)
 
 
-def global_loss(mine: Tensor, everyones: Tensor) -> Tensor:
-    """Return a loss that has the value of everyone's loss, and that DDP averages to its gradient.
+def global_loss(share: Tensor, total: Tensor) -> Tensor:
+    """Return a loss that has the global loss's value, and whose gradients DDP averages to the global one.
 
     Args:
-        mine: this rank's share of the global loss, with its gradient.
-        everyones: the global loss, the same on every rank.
+        share: this rank's share of the global loss, with its gradient.
+        total: the global loss, the same on every rank.
     """
-    scaled = mine * world_size()
-    return scaled if world_size() == 1 else scaled + (everyones - scaled).detach()
+    scaled = share * world_size()
+    return scaled if world_size() == 1 else scaled + (total - scaled).detach()

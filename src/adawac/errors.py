@@ -1,4 +1,4 @@
-"""Errors that say what was expected, what was given and what to do.
+"""Errors that say what was expected, what came and what to do.
 
 Every error that a user can cause is an `AdawacError`: the command line prints its one message and exits with code 2;
 in a library it is also the built-in kind that a caller would expect (`ValueError`, `KeyError`, `FileNotFoundError`).
@@ -7,23 +7,9 @@ in a library it is also the built-in kind that a caller would expect (`ValueErro
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "AdawacError",
-    "BusyError",
-    "ConfigError",
-    "DataError",
-    "MissingDependencyError",
-    "MissingFileError",
-    "RunError",
-    "ShapeError",
-    "TapError",
-    "UnknownNameError",
-    "near",
-]
-
 
 class AdawacError(Exception):
-    """Something a user can mend; the message says how."""
+    """Something a user can fix; the message says how."""
 
     def __str__(self) -> str:
         """Return the message alone: `KeyError` would quote it."""
@@ -70,4 +56,4 @@ def near(name: str, known: Iterable[str], count: int = 4) -> str:
     """Return a phrase with the known names closest to `name`, for the end of an error message."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=count, cutoff=0.5) or known[:count]
-    return ", ".join(repr(one) for one in close) if close else "none"
+    return ", ".join(repr(candidate) for candidate in close) if close else "none"

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from adawac.errors import TapError, UnknownNameError, near
 
-__all__ = ["EncoderTap"]
-
-# More firings than any step needs: somebody forgets to pop, and every latent holds its graph in memory.
+# More than any step needs: pop is never called, and every latent keeps its graph in memory.
 _LIMIT = 256
 # Class and register tokens, as many as any vision transformer has; of small grids more would not be noticed.
 _EXTRA_TOKENS = 16
@@ -33,6 +31,13 @@ class EncoderTap:
             tokens that are not of the grid (class, registers) are dropped.
 
     Attach it before the first call of a compiled model: a hook that comes later is never seen.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 2, 1))
+        >>> tap = EncoderTap(model, "1")
+        >>> logits = model(torch.zeros(6, 1, 9, 9))
+        >>> tap.pop().shape
+        torch.Size([6, 4, 4, 4])
     """
 
     def __init__(
@@ -46,10 +51,10 @@ class EncoderTap:
         self.coefficients = _coefficients(name)
         self._single = isinstance(name, str)
         network = _unwrap(model)
-        modules = {one: _submodule(network, one) for one in self.coefficients}  # all of them, or no hook is left behind
-        self._hooks = {one: _Hook(output, _grid(grid)) for one in modules}
-        self._handles = [modules[one].register_forward_hook(hook) for one, hook in self._hooks.items()]
-        self._own()
+        modules = {key: _submodule(network, key) for key in self.coefficients}  # all of them, or no hook is left behind
+        self._hooks = {key: _Hook(output, _grid(grid)) for key in modules}
+        self._handles = [modules[key].register_forward_hook(hook) for key, hook in self._hooks.items()]
+        self._activate()
 
     def pop(self) -> Any:
         """Return what fired since the last pop, one forward after another along the batch.
@@ -60,7 +65,7 @@ class EncoderTap:
         return latents[0][1] if self._single else latents
 
     def encode(self, network: nn.Module, *inputs: Any) -> None:
-        """Run a network as far as the tapped submodules, for their latents alone: the rest of it is not computed.
+        """Run a network up to the tapped submodules, for their latents; the rest is not computed.
 
         Under `torch.no_grad()` these come without a gradient.
 
@@ -100,9 +105,9 @@ class EncoderTap:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._own()
+        self._activate()
 
-    def _own(self) -> None:
+    def _activate(self) -> None:
         for hook in self._hooks.values():
             hook.active = True
             weakref.finalize(self, hook.rest).atexit = False
@@ -129,7 +134,7 @@ class _Hook:
         self.active = False  # until a tap owns it, and no longer than that tap lives
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        wanted = torch.is_grad_enabled() or self.reached is not None  # who encodes wants the latent, gradient or not
+        wanted = torch.is_grad_enabled() or self.reached is not None  # `encode` wants it without one, too
         if not self.active or not wanted or _in_backward():
             return
         if len(self.latents) >= _LIMIT:
@@ -160,30 +165,24 @@ class _Hook:
         self.latents = []
 
     def _latent(self, output: Any) -> Tensor:
+        latent = output
         if not isinstance(output, Tensor):
+            by_position = isinstance(output, Mapping) and not isinstance(self.output, str)
+            entries: Any = list(output.values()) if by_position else output
             try:
-                if isinstance(output, Mapping) and not isinstance(self.output, str):
-                    output = list(output.values())
-                output = output[self.output]
+                latent = entries[self.output]
             except (TypeError, KeyError, IndexError):
-                raise TapError(
-                    "Expected the tapped submodule to return a tensor, or a list or mapping of them with an entry "
-                    f"{self.output!r}, but got {_describe(output)}. Choose the entry with output=, or another module."
-                ) from None
-        if not isinstance(output, Tensor):
+                latent = None
+        if not isinstance(latent, Tensor):
             raise TapError(
-                f"Expected a tensor at output={self.output!r} of the tapped submodule, but got {_describe(output)}. "
-                "Choose the entry with output=, or another submodule."
+                "Expected the tapped submodule to return a tensor, or a list or mapping with a tensor at output="
+                f"{self.output!r}, but got {_describe(output)}. Choose the entry with output=, or another submodule."
             )
-        return output if self.grid is None else _as_map(output, self.grid)
+        return latent if self.grid is None else _as_map(latent, self.grid)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "latents": [],
-            "active": False,
-            "reached": None,
-        }  # latents cannot be copied: they have a graph
+        # Latents cannot be copied: they have a graph.
+        return {**self.__dict__, "latents": [], "active": False, "reached": None}
 
 
 def _in_backward() -> bool:
@@ -214,7 +213,7 @@ def _as_map(tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
             f"Expected tokens (B, N ≥ {positions}, C) for the grid {grid}, with few others before them, but got "
             f"{_describe(tokens)}. Give the grid that the encoder works on, or none for feature maps."
         )
-    return tokens[:, -math.prod(grid) :].transpose(1, 2).reshape(len(tokens), -1, *grid)
+    return tokens[:, -positions:].transpose(1, 2).reshape(len(tokens), -1, *grid)
 
 
 def _unwrap(model: nn.Module) -> nn.Module:
@@ -235,7 +234,7 @@ def _unwrap(model: nn.Module) -> nn.Module:
 def _coefficients(name: Any) -> dict[str, float]:
     """Return each submodule's coefficient in the consistency."""
     coefficients = {name: 1.0} if isinstance(name, str) else name
-    numbers = isinstance(coefficients, Mapping) and all(isinstance(one, Real) for one in coefficients.values())
+    numbers = isinstance(coefficients, Mapping) and all(isinstance(value, Real) for value in coefficients.values())
     if not numbers or not coefficients:
         raise UnknownNameError(
             "Expected the name of a submodule, or several with their coefficients, but got "

@@ -36,7 +36,7 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, with those above it, unless it is there; a file in its place is said to be one."""
+    """Make a folder with its parents, unless it exists; a file of that name is an error that says so."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -82,8 +82,8 @@ def _sync(path: Path) -> None:
 class AppendFile:
     """A file that grows by whole records: an append that fails is cut off again.
 
-    A kill may leave part of a record at the end. Readers pass over it, and whoever opens the file says with `length`
-    how much of it is whole.
+    A kill may leave part of a record at the end. Readers skip it, and the writer that opens the file says with
+    `length` how much of it is complete.
     """
 
     def __init__(self, path: Path, length: int):
@@ -145,7 +145,7 @@ class FolderLock:
                 holder = self._file.read(20).decode("ascii", "replace").strip() or "unknown"
                 self._file.close()
                 raise BusyError(
-                    f"Expected a folder that nobody writes to, but {folder} is in use by process {holder}. "
+                    f"Expected a folder that no other process writes to, but {folder} is in use by process {holder}. "
                     "Wait for it to end, stop it, or choose another folder."
                 )
             time.sleep(0.05)
@@ -155,7 +155,7 @@ class FolderLock:
         _held.add(self)
 
     def _try(self, path: Path) -> bool:
-        """Try to lock the file that is there; whoever held it may have removed the folder, and made it again."""
+        """Try to lock the file; its last holder may have removed the folder and made it again."""
         if not _try_lock(self._file.fileno(), shared=False):
             return False
         if path.exists() and os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
@@ -174,7 +174,7 @@ def is_locked(folder: Path) -> bool:
     try:
         with (folder / LOCK).open("rb") as file:
             return not _try_lock(file.fileno(), shared=True)
-    except OSError:  # no lock, or none that we may open: nobody that we know of
+    except OSError:  # no lock file, or one that we may not open
         return False
 
 
@@ -189,7 +189,7 @@ def _try_lock(descriptor: int, shared: bool) -> bool:
         if error.errno not in _NO_LOCKS:
             raise
         if not shared:
-            log.warning("This file system has no locks (%s): see to it that nobody else writes there.", error.strerror)
+            log.warning("This file system has no locks (%s): make sure that nothing else writes there.", error.strerror)
     return True
 
 

@@ -11,18 +11,6 @@ from torch import Tensor
 
 from adawac.kernels.class_sums import can_sum, class_sums
 
-__all__ = [
-    "PixelSums",
-    "Rho",
-    "consistency",
-    "cross_entropy",
-    "dice_loss",
-    "dice_of",
-    "label_dense",
-    "pixel_sums",
-    "undo_view",
-]
-
 Rho = Literal["rms", "mse", "euclidean", "cosine"]
 Denominator = Literal["l1", "squared"]
 
@@ -48,7 +36,7 @@ def pixel_sums(
     denominator: Denominator = "l1",
     ignore_index: int | None = None,
 ) -> PixelSums:
-    """Return each sample's mean cross-entropy (Eq. 2) and the sums that its Dice loss (Appendix C) is made of.
+    """Return each sample's mean cross-entropy (Eq. 2) and the sums that its Dice loss (Appendix C) consists of.
 
     With p the probabilities and q the one-hot labels of a class: overlap = Σ pq, labelled = Σ q, and mass = Σ p, or
     Σ p² for `denominator="squared"`. Pixels labelled `ignore_index` count nowhere; a sample of no others has CE 0.
@@ -90,7 +78,7 @@ def _pixel_sums_by_torch(
 
 def _sums_by_class(values: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Return for each sample the sum of its pixels' values, class by class: (B, N) -> (B, K)."""
-    if values.is_cuda:  # a scatter's threads would all queue for the few sums; comparing is five times faster there
+    if not values.is_cpu:  # a GPU's threads would all queue for the few sums; comparing is five times faster there
         members = labels.unsqueeze(1) == torch.arange(classes, device=labels.device).unsqueeze(1)
         return torch.where(members, values.unsqueeze(1), 0).sum(2)
     return values.new_zeros(len(values), classes).scatter_add(1, labels, values)
@@ -114,7 +102,12 @@ def dice_of(
 def cross_entropy(
     logits: Float[Tensor, "B K *S"], labels: Integer[Tensor, "B *S"], ignore_index: int | None = None
 ) -> Float[Tensor, " B"]:
-    """Return each sample's cross-entropy, averaged over its pixels (Eq. 2)."""
+    """Return each sample's cross-entropy, averaged over its pixels (Eq. 2).
+
+    Example:
+        >>> cross_entropy(torch.zeros(2, 4, 8, 8), torch.zeros(2, 8, 8, dtype=torch.int64))  # log 4
+        tensor([1.3863, 1.3863])
+    """
     return pixel_sums(logits, labels, ignore_index=ignore_index).ell_ce
 
 
@@ -126,7 +119,14 @@ def dice_loss(
     smooth: float = 0.0,
     ignore_index: int | None = None,
 ) -> Float[Tensor, " B"]:
-    """Return each sample's Dice loss over all K classes, background included (Appendix C)."""
+    """Return each sample's Dice loss over all K classes, background included (Appendix C).
+
+    Example:
+        >>> labels = torch.tensor([[[0, 1], [1, 0]]])
+        >>> sure = 100.0 * torch.nn.functional.one_hot(labels).movedim(-1, 1)
+        >>> dice_loss(sure, labels), dice_loss(-sure, labels)
+        (tensor([0.]), tensor([1.]))
+    """
     _, overlap, mass, labelled = pixel_sums(logits, labels, denominator=denominator, ignore_index=ignore_index)
     return dice_of(overlap, mass, labelled, smooth)
 
@@ -146,6 +146,10 @@ def consistency(
             with the latent (the paper's Example has 1/√d, for d pixels); `mse` its square, as in the released code;
             `cosine` is 1 − cos(z₁, z₂).
         visible: positions to compare; the others count nowhere.
+
+    Example:
+        >>> consistency(torch.ones(2, 8, 4, 4), torch.tensor([1.0, 3.0]).view(2, 1, 1, 1).expand(2, 8, 4, 4))
+        tensor([0., 2.])
     """
     first, second = at_least_float32(first), at_least_float32(second)
     entries: Tensor | float = math.prod(first.shape[1:])
@@ -154,7 +158,7 @@ def consistency(
         entries = (visible.flatten(1).sum(1) * first.shape[1]).clamp_min(1)
     if rho == "cosine":
         return 1 - F.cosine_similarity(first.flatten(1), second.flatten(1), dim=1)
-    difference, axes = first - second, tuple(range(1, first.dim()))  # not flattened: it may lie channels-last
+    difference, axes = first - second, tuple(range(1, first.dim()))  # not flattened: it may be channels-last
     if rho == "mse":
         return difference.square().sum(axes) / entries
     # Its gradient is 0, not NaN, where the views agree.
@@ -181,7 +185,15 @@ def undo_view(
 def label_dense(
     labels: Integer[Tensor, "B *S"], threshold: float = 0.0, ignore_index: int | None = None
 ) -> Bool[Tensor, " B"]:
-    """Tell which samples are label-dense: more than `threshold` of their pixels are not background (class 0)."""
+    """Tell which samples are label-dense: more than `threshold` of their pixels are foreground (not class 0).
+
+    This is the definition for torch, and `adawac.data.cases.is_label_sparse` is the same one for NumPy; nothing else
+    decides it. Ignored pixels are not foreground, but count in the share's denominator.
+
+    Example:
+        >>> label_dense(torch.tensor([[[0, 0], [0, 0]], [[0, 2], [0, 0]]]))
+        tensor([False,  True])
+    """
     labels = labels.flatten(1)
     foreground = labels != 0
     if ignore_index is not None:

@@ -47,7 +47,7 @@ class ACROnly(Criterion):
 
 
 class PseudoAdaWAC(Criterion):
-    """The weights of the saddle point, given instead of learned: beta = 1[label-dense] (Table 2)."""
+    """The weights of the saddle point, known instead of learned: beta = 1[label-dense] (Table 2)."""
 
     def weigh(self, batch: SampleTerms) -> Weighting:
         """Send label-dense samples to CE and label-sparse ones to ACR."""
@@ -64,7 +64,7 @@ class Trim(Criterion):
 
     @abstractmethod
     def keep(self, batch: SampleTerms) -> Bool[Tensor, " B"]:
-        """Tell which samples' cross-entropy counts."""
+        """Return which samples' cross-entropy counts."""
 
     def weigh(self, batch: SampleTerms) -> Weighting:
         """Average CE over the samples kept; the released code divides everything by their number."""
@@ -132,7 +132,7 @@ class ReweightOnly(Criterion):
         weights.skipped += (~finite).sum()
         old = weights.log_odds[index]
         growth = (self.objective.eta_beta * batch.ell_ce.where(finite, 0)).to(old.dtype)
-        growth = torch.where(index[:, None] == index, growth, 0).sum(1)  # a sample that stands twice grows twice
+        growth = torch.where(index[:, None] == index, growth, 0).sum(1)  # a sample that occurs twice grows twice
         log_w = F.logsigmoid(old) * power + growth
         log_w = log_w - log_w.where(finite, -torch.inf).logsumexp(0)
         log_w = log_w.clamp_max(-torch.finfo(old.dtype).tiny)  # a batch of one: w = 1, and log-odds that are finite
@@ -159,9 +159,7 @@ _BUILT_IN: dict[str, Callable[..., Criterion]] = {
     "pm-dro": PMDRO,
     "adawac": AdaWAC,
 }
-METHODS: Registry[Callable[..., Criterion]] = Registry("method")
-for _name, _method in _BUILT_IN.items():
-    METHODS.register(_name)(_method)
+METHODS = Registry("method", _BUILT_IN)
 
 
 def build_method(name: str, num_samples: int, preset: str = "paper", **options: Any) -> Criterion:
@@ -172,5 +170,10 @@ def build_method(name: str, num_samples: int, preset: str = "paper", **options: 
         num_samples: the size of the training set.
         preset: `paper`, as the text says, or `official`, as the released code does.
         options: fields of `adawac.Objective`; those that the method does not use are ignored, None keeps the preset's.
+
+    Example:
+        >>> criterion = build_method("trim-ratio+acr", num_samples=100, preset="official", trim_ratio=0.3)
+        >>> criterion.uses_latents, criterion.objective.lambda_ac
+        (True, 2.0)
     """
     return METHODS[name](num_samples, preset=preset, **options)

@@ -1,7 +1,8 @@
-"""What is minimised: a sample's terms, and every choice in which the paper's text and the released code differ."""
+"""The objective: the terms of a sample's loss, and every choice in which the paper and the released code differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -24,9 +25,37 @@ class SampleTerms:
     dense: Bool[Tensor, " B"]
 
 
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 <= float(value) < float("inf")
+
+
+def _are_weights(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_number, value)) and 0 < sum(value) < float("inf")
+
+
+# What the options of each type have to be, and whether a value is that.
+_KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("True or False", lambda value: isinstance(value, bool)),
+    int: ("a whole number", lambda value: not isinstance(value, bool) and isinstance(value, Integral)),
+    float: ("a number ≥ 0", _is_number),
+    tuple[float, ...]: (
+        "weights ≥ 0 of the resolutions, from fine to coarse, at least one above 0, such as supervision=(1, 0.5, 0.25)",
+        _are_weights,
+    ),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The options of all methods; the defaults are the paper's text. A method ignores those that it does not use."""
+    """The options of all methods; the defaults are the paper's text. A method ignores those that it does not use.
+
+    Example:
+        >>> Objective(eta_beta=2.0).lambda_ac
+        1.0
+        >>> Objective(rho="manhattan")
+        Traceback (most recent call last):
+        adawac.errors.ConfigError: Expected rho to be one of rms, mse, euclidean, cosine, but got 'manhattan'.
+    """
 
     eta_beta: float = 1.0
     """Step size of the weights (Algorithm 1): 1.0 is the paper's AdaWAC-1.0."""
@@ -68,16 +97,17 @@ class Objective:
     """Check label and index values in every step, not only in the first; each check synchronises the device."""
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for field in fields(self):
-            value = getattr(self, field.name)
-            allowed = get_args(hints[field.name])
-            if get_origin(hints[field.name]) is Literal and value not in allowed:
-                raise ConfigError(f"Expected {field.name} to be one of {', '.join(allowed)}, but got {value!r}.")
-        for name in ("eta_beta", "lambda_ac", "smooth", "scale", "entropy_max", "sparse_threshold", "trim_ratio"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 <= value < float("inf")):
-                raise ConfigError(f"Expected {name} to be a number ≥ 0, but got {value!r}.")
+        for name, hint in get_type_hints(type(self)).items():
+            value, options = getattr(self, name), get_args(hint)
+            if value is None and type(None) in options:
+                continue
+            kind = options[0] if type(None) in options else hint
+            if get_origin(kind) is Literal:
+                expected, valid = f"one of {', '.join(options)}", value in options
+            else:
+                expected, valid = _KINDS[kind][0], _KINDS[kind][1](value)
+            if not valid:
+                raise ConfigError(f"Expected {name} to be {expected}, but got {value!r}.")
         if self.trim_ratio is not None and self.trim_ratio >= 1:
             raise ConfigError(
                 f"Expected trim_ratio < 1, but got {self.trim_ratio!r}. Give the share of samples to drop."
@@ -91,7 +121,7 @@ class Objective:
         index: Int[Tensor, " B"],
         views: Tensor | None = None,
     ) -> SampleTerms:
-        """Return what the loss of each sample is made of; without features there is no consistency."""
+        """Return the terms of each sample's loss; without features the consistency is 0."""
         ell_ce, ell_dice = self.supervised(logits, labels, len(index))
         reg_ac = torch.zeros_like(ell_ce) if features is None else self.consistency(features, views)
         finest = labels if isinstance(labels, Tensor) else labels[0]
@@ -101,13 +131,14 @@ class Objective:
     def supervised(
         self, logits: Tensor | Sequence[Tensor], labels: Tensor | Sequence[Tensor], size: int
     ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """Return CE and Dice of `size` samples, meant over views and over resolutions."""
+        """Return CE and Dice of `size` samples, averaged over views and over resolutions."""
         scales = [logits] if isinstance(logits, Tensor) else list(logits)
         weights = self.supervision or tuple(2.0**-level for level in range(len(scales)))
         targets = [labels] * len(scales) if isinstance(labels, Tensor) else labels
         pairs = [
-            torch.stack(self._supervised(one, resized_labels(target, one.shape[2:]), size)) * (weight / sum(weights))
-            for weight, one, target in zip(weights, scales, targets, strict=True)
+            torch.stack(self._supervised(scale, resized_labels(target, scale.shape[2:]), size))
+            * (weight / sum(weights))
+            for weight, scale, target in zip(weights, scales, targets, strict=True)
         ]
         ell_ce, ell_dice = torch.stack(pairs).sum(0)
         return ell_ce, ell_dice
@@ -161,7 +192,12 @@ PRESETS: Mapping[str, Objective] = {
 
 
 def resolve(preset: str, options: Mapping[str, Any]) -> Objective:
-    """Return the preset with single options replaced; an option given as None keeps the preset's value."""
+    """Return the preset with single options replaced; an option given as None keeps the preset's value.
+
+    Example:
+        >>> resolve("official", {"lambda_ac": 1.0, "rho": None}) == replace(PRESETS["official"], lambda_ac=1.0)
+        True
+    """
     if preset not in PRESETS:
         raise UnknownNameError(f"Expected a preset, one of {', '.join(PRESETS)}, but got {preset!r}.")
     known = {field.name for field in fields(Objective)}

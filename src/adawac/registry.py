@@ -6,8 +6,6 @@ from typing import Generic, TypeVar
 
 from adawac.errors import AdawacError, UnknownNameError, near
 
-__all__ = ["Registry"]
-
 T = TypeVar("T")
 
 
@@ -20,11 +18,18 @@ class Registry(Mapping[str, T], Generic[T]):
         my-method = "my_package:MyMethod"
 
     Entry points are listed when the registry is, and imported only when one of them is asked for.
+
+    Example:
+        >>> shapes = Registry("shape", {"ball": "round"})
+        >>> shapes.register("cube")("square")
+        'square'
+        >>> list(shapes), shapes["ball"]
+        (['ball', 'cube'], 'round')
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, entries: Mapping[str, T] | None = None):
         self.kind = kind
-        self._entries: dict[str, T] = {}
+        self._entries: dict[str, T] = dict(entries or {})
 
     @property
     def group(self) -> str:
@@ -46,17 +51,17 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
-            found = list(entry_points(group=self.group, name=name))
-            if not found:
+            points = list(entry_points(group=self.group, name=name))
+            if not points:
                 raise UnknownNameError(
                     f"Expected the name of a {self.kind}, but got {name!r}. Near names: {near(name, self)}."
                 )
             try:
-                self._entries[name] = found[0].load()
+                self._entries[name] = points[0].load()
             except (ImportError, AttributeError) as error:
                 raise AdawacError(
-                    f"Expected the {self.kind} {name!r} from {found[0].value!r}, but importing it failed: {error}. "
-                    "Mend or uninstall the package that offers it."
+                    f"Expected the {self.kind} {name!r} from {points[0].value!r}, but importing it failed: {error}. "
+                    "Fix or uninstall the package that provides it."
                 ) from error
         return self._entries[name]
 

@@ -397,7 +397,7 @@ def test_a_file_system_without_locks_is_pointed_out(tmp_path, monkeypatch, caplo
     monkeypatch.setattr("fcntl.flock", flock)
     root = make_nnunet(tmp_path / "scans", cases=1)
     assert prepare("nifti", root, tmp_path / "store", workers=1).cases == ("case_00",)
-    assert "no locks (No locks available): see to it that nobody else writes there" in caplog.text
+    assert "no locks (No locks available): make sure that nothing else writes there" in caplog.text
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format_version": 1}', '{"preprocessing": 3}'])

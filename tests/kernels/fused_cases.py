@@ -71,10 +71,10 @@ def inputs(case, device="cpu"):
     generator = torch.Generator().manual_seed(hash(case.shape) % 1000 + case.groups)
     draw = lambda *size: torch.randn(size, generator=generator).to(device)  # noqa: E731
     maps = [(draw(*case.shape) + offset).to(case.dtype) for offset in (case.offset, 0.0, 0.0)]
-    x, residual, gradient = (one.contiguous(memory_format=torch.channels_last) for one in maps)
+    x, residual, gradient = (tensor.contiguous(memory_format=torch.channels_last) for tensor in maps)
     channels = case.shape[1]
     weight, bias, running = draw(channels), draw(channels), (draw(channels), draw(channels).abs())
-    z = before_relu(case, *(one.double() for one in (x, weight, bias, residual)), (None, None))
+    z = before_relu(case, *(tensor.double() for tensor in (x, weight, bias, residual)), (None, None))
     gradient = torch.where(z.abs() < 1e-3, 0, gradient) if case.relu else gradient
     return x, weight, bias, residual, running, gradient
 
@@ -90,15 +90,15 @@ def before_relu(case, x, weight, bias, residual, running):
 def expected(case, device="cpu"):
     """What torch gives, in float64: output, gradients of input, weight, bias and residual, running statistics."""
     x, weight, bias, residual, running, gradient = inputs(case, device)
-    x, weight, bias, residual, gradient = (one.double() for one in (x, weight, bias, residual, gradient))
-    running = [one.double() for one in running]
-    for one in (x, weight, bias, residual):
-        one.requires_grad_()
+    x, weight, bias, residual, gradient = (tensor.double() for tensor in (x, weight, bias, residual, gradient))
+    running = [tensor.double() for tensor in running]
+    for tensor in (x, weight, bias, residual):
+        tensor.requires_grad_()
     y = before_relu(case, x, weight, bias, residual, running)
     y = F.relu(y) if case.relu else y
     wanted = (x, weight, bias, *([residual] if case.residual else []))
-    found = [y.detach(), *torch.autograd.grad(y, wanted, gradient), *([] if case.groups else running)]
-    return [one.cpu() for one in found]
+    results = [y.detach(), *torch.autograd.grad(y, wanted, gradient), *([] if case.groups else running)]
+    return [tensor.cpu() for tensor in results]
 
 
 def computed(case, device="cpu"):
@@ -110,8 +110,8 @@ def computed(case, device="cpu"):
     norms._plan.cache_clear()
     x, weight, bias, residual, (mean, var), gradient = inputs(case, device)
     batches = torch.tensor(5, device=device)
-    for one in (x, weight, bias, residual):
-        one.requires_grad_()
+    for tensor in (x, weight, bias, residual):
+        tensor.requires_grad_()
     options = {"residual": residual if case.residual else None, "relu": case.relu}
     if case.groups:
         y = group_norm(x, case.groups, weight, bias, EPS, **options)
@@ -119,10 +119,10 @@ def computed(case, device="cpu"):
         follow = norms.Running(mean, var, batches, MOMENTUM)
         y = batch_norm(x, weight, bias, EPS, running=follow, **options)
     wanted = (x, weight, bias, *([residual] if case.residual else []))
-    found = [y.detach(), *torch.autograd.grad(y, wanted, gradient), *([] if case.groups else [mean, var, batches])]
+    results = [y.detach(), *torch.autograd.grad(y, wanted, gradient), *([] if case.groups else [mean, var, batches])]
     norms.PROGRAMS = 264
     norms._plan.cache_clear()
-    return [one.cpu() for one in found]
+    return [tensor.cpu() for tensor in results]
 
 
 def blocks():

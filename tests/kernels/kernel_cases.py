@@ -107,11 +107,11 @@ def sums(device, ours, images, classes, pixels, last, squared, ignore, dtype=tor
     denominator = "squared" if squared else "l1"
     if ours:
         assert can_sum(logits, labels)
-        found = losses.pixel_sums(logits, labels, denominator=denominator, ignore_index=ignore)
+        sums = losses.pixel_sums(logits, labels, denominator=denominator, ignore_index=ignore)
     else:
-        found = losses._pixel_sums_by_torch(logits.double(), labels, denominator, ignore)
-    loss = (found.ell_ce * torch.arange(1, images + 1, device=device)).sum() + losses.dice_of(*found[1:], 1e-5).sum()
-    return [*found, *torch.autograd.grad(loss, [logits])]
+        sums = losses._pixel_sums_by_torch(logits.double(), labels, denominator, ignore)
+    loss = (sums.ell_ce * torch.arange(1, images + 1, device=device)).sum() + losses.dice_of(*sums[1:], 1e-5).sum()
+    return [*sums, *torch.autograd.grad(loss, [logits])]
 
 
 def warp(device, ours, channels, sizes, size, kind):
@@ -123,14 +123,14 @@ def warp(device, ours, channels, sizes, size, kind):
     if kind == "turns":  # these only permute pixels: bit for bit
         maps[:, :, :2] = torch.tensor([[[1, 0], [0, 1]], [[0, -1], [1, 0]], [[-1, 0], [0, 1]]])
         maps[:, :, 2] = 0
-    images = [draw(channels, *one, seed=place).numpy() for place, one in enumerate(sizes)]
-    labels = [torch.randint(0, 9, (1, *one), generator=generator).byte().numpy() for one in sizes]
-    images, labels = (resample.Ragged.from_arrays(one).to(device) for one in (images, labels))
+    images = [draw(channels, *shape, seed=seed).numpy() for seed, shape in enumerate(sizes)]
+    labels = [torch.randint(0, 9, (1, *shape), generator=generator).byte().numpy() for shape in sizes]
+    images, labels = (resample.Ragged.from_arrays(arrays).to(device) for arrays in (images, labels))
     maps = maps.to(device)
     if ours:
         assert can_warp(images.buffer, labels.buffer, images.shapes, maps, channels)
         return resample.warp(images, labels, maps, size)
-    return [one.double() for one in resample._warp(images, labels, maps.double(), size, "bilinear")]
+    return [tensor.double() for tensor in resample._warp(images, labels, maps.double(), size, "bilinear")]
 
 
 def biased(value, bias):
@@ -156,7 +156,11 @@ def normalise(device, ours, images, tokens, channels, added, passed, dtype=torch
     gradients = [draw(*y.shape, seed=seed, device=device).to(y.dtype) for seed in (2, 3)]
     outputs = [(total, gradients[0]), (y, gradients[1])] if passed else [(y, gradients[1])]
     wanted = [x, *([branch, bias] if added else []), *norm.parameters()]
-    return [total, y, *torch.autograd.grad([one for one, _ in outputs], wanted, [one for _, one in outputs])]
+    return [
+        total,
+        y,
+        *torch.autograd.grad([tensor for tensor, _ in outputs], wanted, [tensor for _, tensor in outputs]),
+    ]
 
 
 def layer_norm(device, ours, tokens, channels, dtype):
@@ -172,7 +176,7 @@ def layer_norm(device, ours, tokens, channels, dtype):
             y = norm(x)
         assert y.dtype == torch.float32
     else:
-        y = F.layer_norm(x.double(), (channels,), *(one.double() for one in norm.parameters()))
+        y = F.layer_norm(x.double(), (channels,), *(tensor.double() for tensor in norm.parameters()))
     gradient = draw(*y.shape, seed=2, device=device).to(y.dtype)
     return [y, *torch.autograd.grad(y, [x, *norm.parameters()], gradient)]
 
@@ -206,15 +210,18 @@ def heads(device, ours, images, tokens, number, width, order, dtype=torch.float3
     x = draw(images, tokens, 3 * number * width, dtype=dtype, device=device).requires_grad_()
     bias = draw(3 * number * width, seed=1, dtype=dtype, device=device).requires_grad_()
     if ours:
-        found = split_heads(x, number, bias)
+        heads_of = split_heads(x, number, bias)
     else:
-        found = biased(x, bias).unflatten(-1, (3, number, width)).permute(2, 0, 3, 1, 4).unbind()
-    gradients = [draw(*found[0].shape, seed=seed, dtype=dtype, device=device) for seed in (2, 3, 4)]
+        heads_of = biased(x, bias).unflatten(-1, (3, number, width)).permute(2, 0, 3, 1, 4).unbind()
+    gradients = [draw(*heads_of[0].shape, seed=seed, dtype=dtype, device=device) for seed in (2, 3, 4)]
     if order == "tokens first":  # as attention leaves them in memory
-        gradients = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in gradients]
+        gradients = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in gradients]
     if order == "mixed":
         gradients[1] = gradients[1].transpose(2, 3).contiguous().transpose(2, 3)
-    return [*found, *torch.autograd.grad(found, [x, bias], [one.to(found[0].dtype) for one in gradients])]
+    return [
+        *heads_of,
+        *torch.autograd.grad(heads_of, [x, bias], [tensor.to(heads_of[0].dtype) for tensor in gradients]),
+    ]
 
 
 def standardise(device, ours, outputs, inputs, size, dtype=torch.float32):
@@ -248,7 +255,7 @@ def transformer(device, ours, depth, hooked, dtype=torch.float32):
     if ours:
         fuse(network)
         network(x)
-        module.add = lambda *given: additions.append(given) or tokens.add(*given)
+        module.add = lambda *arguments: additions.append(arguments) or tokens.add(*arguments)
         seen.clear()
     else:
         network, x = network.double(), x.detach().double().requires_grad_()
@@ -320,7 +327,7 @@ CASES = {
 
 def computed(name, device="cpu", ours=True):
     function, *arguments = CASES[name]
-    return [one.detach().cpu() for one in function(device, ours, *arguments)]
+    return [tensor.detach().cpu() for tensor in function(device, ours, *arguments)]
 
 
 def dropouts(tokens=100, channels=200, rate=0.3):
@@ -338,14 +345,14 @@ def dropouts(tokens=100, channels=200, rate=0.3):
 
 def dropout(function, x):
     x, bias = x.requires_grad_(), torch.zeros(x.shape[-1], requires_grad=True)
-    found = []
+    outputs = []
     for seed in (0, None, 0):
         if seed is not None:
             torch.manual_seed(seed)
-        found.append(function(x, bias))
-    gradients = torch.autograd.grad(found[0].sum(), [x, bias])
+        outputs.append(function(x, bias))
+    gradients = torch.autograd.grad(outputs[0].sum(), [x, bias])
     names = ("x", "y", "again", "same", "gradient", "bias")
-    return dict(zip(names, [x.detach(), *(one.detach() for one in found), *gradients], strict=True))
+    return dict(zip(names, [x.detach(), *(tensor.detach() for tensor in outputs), *gradients], strict=True))
 
 
 def main():

@@ -46,7 +46,7 @@ def test_a_cpu_runs_eagerly_and_says_why(config):
 
 def outcome(run: Run):
     saved = run.checkpoint("last", framework="torch").tensors
-    return {name: one for name, one in saved.items() if not name.startswith("random")}
+    return {name: value for name, value in saved.items() if not name.startswith("random")}
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_weights_that_are_cast_at_once_change_nothing(config):
     """Steps as a GPU takes them, on the CPU: the network keeps its parameters, and they move as autocast moves them."""
     settings = {"model.name": "tests.kernels.test_capture:with_batch_norm", "hardware.precision": "bf16"}
     trainers = [set_up(override(config, settings)) for _ in range(2)]
-    steps = [TrainStep(one) for one in trainers]
+    steps = [TrainStep(trainer) for trainer in trainers]
     steps[0]._weights = CastWeights(trainers[0].views, torch.bfloat16)
-    own = [dict(one.network.named_parameters()) for one in trainers]
+    parameters = [dict(trainer.network.named_parameters()) for trainer in trainers]
     for number, index in enumerate(list(trainers[0].loader.indices(1))[:3]):
         for step in steps:
             torch.manual_seed(number)  # dropout
             step(index, 1, number)
     assert steps[0]._weights is not None
-    assert all(one is own[0][name] for name, one in trainers[0].network.named_parameters())
-    assert all(torch.equal(one, own[1][name]) for name, one in own[0].items())
+    assert all(parameter is parameters[0][name] for name, parameter in trainers[0].network.named_parameters())
+    assert all(torch.equal(parameter, parameters[1][name]) for name, parameter in parameters[0].items())
 
 
 class OwnPrecision(nn.Module):
@@ -122,10 +122,12 @@ def test_a_network_with_a_precision_of_its_own_casts_its_weights_itself(config):
     trainer = set_up(override(config, settings))
     step = TrainStep(trainer)
     step._weights = CastWeights(trainer.views, torch.bfloat16)
-    before = [one.detach().clone() for one in trainer.network.parameters()]
+    before = [parameter.detach().clone() for parameter in trainer.network.parameters()]
     step(next(iter(trainer.loader.indices(1))), 1, 0)
     assert step._weights is None
-    assert not any(torch.equal(one, other) for one, other in zip(before, trainer.network.parameters(), strict=True))
+    assert not any(
+        torch.equal(parameter, other) for parameter, other in zip(before, trainer.network.parameters(), strict=True)
+    )
 
 
 @pytest.mark.gpu
@@ -137,14 +139,18 @@ def test_a_captured_bf16_step_is_an_eager_one_up_to_rounding(config):
     trainers = [set_up(override(changed, {"hardware.capture": how})) for how in ("auto", "never")]
     for trainer in trainers:  # both draw from one generator: dropout would differ
         trainer.network[0][3].p = 0.0
-    steps = [TrainStep(one) for one in trainers]
+    steps = [TrainStep(trainer) for trainer in trainers]
     captured, eager = trainers
     for number, index in enumerate(list(captured.loader.indices(1))[:5]):
         eager.state.restore(captured.state.tensors(), captured.state.plain())
         for step in steps:
             step(index, 1, number)
-        for (name, one), other in zip(captured.network.named_parameters(), eager.network.parameters(), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+        for (name, parameter), other in zip(
+            captured.network.named_parameters(), eager.network.parameters(), strict=True
+        ):
+            torch.testing.assert_close(
+                parameter, other, rtol=1e-2, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+            )
         torch.testing.assert_close(captured.criterion.weights.beta, eager.criterion.weights.beta, rtol=1e-3, atol=1e-4)
     assert steps[0]._captured._graphs, "nothing was captured"
 
@@ -180,5 +186,5 @@ def test_a_captured_run_that_is_interrupted_goes_on_as_if_nothing_had_happened(c
     with pytest.raises(KeyboardInterrupt):
         fit(changed, tmp_path / "run", watch=Stop())
     again = fit(None, tmp_path / "run", resume=True)
-    for name, one in outcome(whole).items():
-        assert torch.equal(one, outcome(again)[name]), name
+    for name, value in outcome(whole).items():
+        assert torch.equal(value, outcome(again)[name]), name

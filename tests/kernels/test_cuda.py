@@ -88,8 +88,8 @@ def test_captured_equals_eager(method, preset, aligned):
     for step in range(3):
         fresh = [x.cuda() for x in tensors(torch.float32, step)]
         with torch.no_grad():
-            for own, new in zip(static, fresh, strict=True):
-                own.copy_(new)
+            for buffer, new in zip(static, fresh, strict=True):
+                buffer.copy_(new)
             static[0].grad.zero_()
         graph.replay()
         fresh[0].requires_grad_(), fresh[2].requires_grad_()

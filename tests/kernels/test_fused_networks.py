@@ -37,9 +37,9 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 1e-3}
 
 
 def assert_near(ours, theirs, tolerance):
-    for one, other in zip(ours, theirs, strict=True):
+    for tensor, other in zip(ours, theirs, strict=True):
         scale = max(1.0, other.abs().max().item())
-        torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=tolerance * scale)
+        torch.testing.assert_close(tensor.double(), other.double(), rtol=0, atol=tolerance * scale)
 
 
 # -- the kernels' numbers ----------------------------------------------------------------------------------------------
@@ -62,17 +62,17 @@ def interpreted(tmp_path_factory):
     return torch.load(path)
 
 
-def check(case, found, device="cpu"):
+def check(case, results, device="cpu"):
     """Compare with torch in float64; a batch norm also counts its batches."""
     tolerance = TOLERANCE[case.dtype] if not case.offset else 1e-3
     wanted = expected(case, device)
     if not case.groups:
-        *found, batches = found
+        *results, batches = results
         assert batches == 6
-    assert found[0].dtype == found[1].dtype == case.dtype
-    assert found[2].dtype == found[3].dtype == torch.float32
-    assert found[0].is_contiguous(memory_format=torch.channels_last)
-    assert_near(found, wanted, tolerance)
+    assert results[0].dtype == results[1].dtype == case.dtype
+    assert results[2].dtype == results[3].dtype == torch.float32
+    assert results[0].is_contiguous(memory_format=torch.channels_last)
+    assert_near(results, wanted, tolerance)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -82,7 +82,7 @@ def test_the_kernels_give_torchs_numbers(interpreted, case):
 
 def test_the_kernels_leave_their_counters_at_zero(interpreted):
     assert interpreted["counters"]
-    assert not any(one.any() for one in interpreted["counters"])
+    assert not any(tensor.any() for tensor in interpreted["counters"])
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -147,7 +147,7 @@ def test_a_network_on_the_cpu_stays_itself(name):
     fused, _ = network(name)
     assert fuse(fused) == NETWORKS[name]
     assert list(fused.state_dict()) == list(plain.state_dict())
-    assert [one for one, _ in fused.named_modules()] == [one for one, _ in plain.named_modules()]
+    assert [name for name, _ in fused.named_modules()] == [name for name, _ in plain.named_modules()]
     x = images()
     y = fused(x)
     assert torch.equal(y, plain(x))
@@ -166,7 +166,7 @@ def test_networks_are_fused_throughout(recorded, name, calls):
     plain, tap_name = network(name)
     fused, _ = network(name)
     fuse(fused)
-    taps = [adawac.EncoderTap(one, tap_name) for one in (plain, fused)]
+    taps = [adawac.EncoderTap(model, tap_name) for model in (plain, fused)]
     wanted = plain(images())
     assert torch.equal(fused(images()), wanted)
     assert torch.equal(*(tap.pop() for tap in taps))
@@ -188,11 +188,11 @@ def test_other_encoders_are_fused_as_well(recorded, encoder):
 def test_a_hook_anywhere_sees_what_it_would_have_seen(recorded, name):
     seen = []
     for fused in (False, True):
-        one, _ = network("unet")
+        model, _ = network("unet")
         if fused:
-            fuse(one)
-        one.get_submodule(name).register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
-        one(images())
+            fuse(model)
+        model.get_submodule(name).register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
+        model(images())
     assert len(seen) % 2 == 0
     for before, after in zip(seen[: len(seen) // 2], seen[len(seen) // 2 :], strict=True):
         assert torch.equal(before, after)
@@ -219,9 +219,9 @@ def test_fused_networks_can_be_copied_saved_and_loaded():
     file.seek(0)
     again = torch.load(file, weights_only=False)
     x = images()
-    for one in (copied, again):
-        assert [type(module) for module in one.modules()] == [type(module) for module in fused.modules()]
-        assert torch.equal(one.eval()(x), fused.eval()(x))
+    for model in (copied, again):
+        assert [type(module) for module in model.modules()] == [type(module) for module in fused.modules()]
+        assert torch.equal(model.eval()(x), fused.eval()(x))
 
 
 @pytest.mark.parametrize("name", ["torchvision BasicBlock, stride", "timm v2 Bottleneck", "sequential"])
@@ -353,14 +353,14 @@ def test_on_a_gpu_a_captured_norm_is_the_eager_one_to_the_bit(groups):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        wanted = [one.clone() for one in step()]
+        wanted = [tensor.clone() for tensor in step()]
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = step()
+        results = step()
     for _ in range(3):  # again and again: no sum depends on the order in which programs end
         graph.replay()
-        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+        assert all(torch.equal(tensor, other) for tensor, other in zip(results, wanted, strict=True))
     if not groups:
         assert norm.num_batches_tracked == 4
 

@@ -41,15 +41,15 @@ def interpreted(tmp_path_factory):
     return torch.load(path)
 
 
-def assert_near(found, wanted):
+def assert_near(results, wanted):
     """Numbers agree to rounding, and labels all but those at which rounding decides."""
-    for one, other in zip(found, wanted, strict=True):
-        if not one.is_floating_point():
-            assert (one == other).double().mean() > 0.99
+    for tensor, other in zip(results, wanted, strict=True):
+        if not tensor.is_floating_point():
+            assert (tensor == other).double().mean() > 0.99
             continue
-        tolerance = 2e-3 if torch.float16 in (one.dtype, found[0].dtype) else 2e-5
+        tolerance = 2e-3 if torch.float16 in (tensor.dtype, results[0].dtype) else 2e-5
         scale = max(1.0, other.abs().max().item())
-        torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=tolerance * scale)
+        torch.testing.assert_close(tensor.double(), other.double(), rtol=0, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -65,7 +65,7 @@ def test_on_a_gpu_the_kernels_give_torchs_numbers(name, monkeypatch):
         monkeypatch.setattr(f"adawac.kernels.convolutions.{limit}", 1)
     first, again = computed(name, "cuda"), computed(name, "cuda")
     assert_near(first, computed(name, "cuda", ours=False))
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(first, again, strict=True))
 
 
 @pytest.mark.parametrize("name", ["gelu", "add", "add and layer norm"])
@@ -79,8 +79,8 @@ def test_dropout_drops_at_its_rate_and_the_same_on_the_way_back(interpreted, nam
     x.requires_grad_()
     wanted = (F.gelu(x) if name == "gelu" else x) / 0.7
     (gradient,) = torch.autograd.grad(wanted.sum(), [x])
-    for found, value in ((dropped["y"], wanted), (dropped["gradient"], gradient)):
-        torch.testing.assert_close(found, torch.where(kept, value, 0).detach(), rtol=1e-4, atol=1e-5)
+    for results, value in ((dropped["y"], wanted), (dropped["gradient"], gradient)):
+        torch.testing.assert_close(results, torch.where(kept, value, 0).detach(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(dropped["bias"], dropped["gradient"].sum(0), rtol=1e-4, atol=1e-3)
     for neighbours in ((kept[1:], kept[:-1]), (kept[:, 1:], kept[:, :-1])):
         assert abs(torch.eq(*neighbours).double().mean() - 0.58) < 0.015
@@ -222,8 +222,8 @@ def test_without_triton_the_losses_are_torchs(monkeypatch, caplog):
     class_sums._works.cache_clear()
     try:
         logits, labels = torch.randn(2, 4, 5, 5), torch.randint(0, 4, (2, 5, 5))
-        found = losses.cross_entropy(logits, labels)
-        torch.testing.assert_close(found, F.cross_entropy(logits, labels, reduction="none").mean((1, 2)))
+        results = losses.cross_entropy(logits, labels)
+        torch.testing.assert_close(results, F.cross_entropy(logits, labels, reduction="none").mean((1, 2)))
         assert "Losses run on torch's own kernels" in caplog.text
     finally:
         class_sums._works.cache_clear()
@@ -278,13 +278,13 @@ def test_decoders_join_and_blocks_keep_their_numbers(willing, monkeypatch, name,
         y = network(x)
         y.square().mean().backward()
         results.append([y.detach(), *(parameter.grad for parameter in network.parameters())])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4 * max(1.0, one.abs().max().item()))
+    for tensor, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, tensor, rtol=1e-3, atol=1e-4 * max(1.0, tensor.abs().max().item()))
     assert [skip for skip, _ in asked].count(True) == joins
     assert all(bilinear == name.startswith("transunet") for _, bilinear in asked)
     depth = len(fused.encoder.blocks) if name.startswith("transunet") else 0
     assert asked_norms == [False, *([True, "gelu", True] * depth)[:-1]][: 3 * depth]
-    assert len(asked_weights) == sum(isinstance(one, StdConv2d) for one in fused.modules())
+    assert len(asked_weights) == sum(isinstance(module, StdConv2d) for module in fused.modules())
 
 
 # -- weights that are cast at once -------------------------------------------------------------------------------------
@@ -304,8 +304,8 @@ def test_weights_cast_at_once_give_autocasts_numbers_to_the_bit(name):
             y = torch.func.functional_call(network, cast(), (x,)) if at_once else network(x)
         y.float().square().mean().backward()
         results.append([y.detach(), *(parameter.grad for parameter in network.parameters())])
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
-    assert all(one.dtype == torch.float32 for one in network.parameters())
+    assert all(torch.equal(tensor, other) for tensor, other in zip(*results, strict=True))
+    assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
 
 
 def test_weights_that_take_no_part_get_no_gradient():

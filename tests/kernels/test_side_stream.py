@@ -22,11 +22,11 @@ def test_a_convolution_has_torchs_gradients(how):
     module = nn.Conv2d(4, 6, 3, **how).double()
     x = torch.randn(2, 4, 9, 8, dtype=torch.float64, requires_grad=True)
     wanted = (x, *module.parameters())
-    given, expected = (
+    result, expected = (
         [y, *torch.autograd.grad(y.square().sum(), wanted)]
         for y in (side_stream.convolve(x, module.weight, module, side_stream.Uses()), module(x))
     )
-    torch.testing.assert_close(given, expected)
+    torch.testing.assert_close(result, expected)
 
 
 def test_only_a_single_use_comes_late(monkeypatch):
@@ -35,11 +35,11 @@ def test_only_a_single_use_comes_late(monkeypatch):
 
     monkeypatch.setattr(side_stream, "on_the_side", late)
     uses = side_stream.Uses()
-    found = []
+    results = []
     for _ in range(3):
-        found.append(uses.gradient(torch.neg, torch.zeros(1)).item())
+        results.append(uses.gradient(torch.neg, torch.zeros(1)).item())
         uses.count += 1
-    assert found == [0, 100, 0]
+    assert results == [0, 100, 0]
 
 
 def test_on_the_cpu_nothing_comes_late():
@@ -64,20 +64,20 @@ def test_on_a_gpu_late_gradients_are_the_same_to_the_bit(name, passes, monkeypat
     images = torch.randn(passes, 4, 1, 64, 64, device="cuda")
     called = []
     original = side_stream.on_the_side
-    monkeypatch.setattr(side_stream, "on_the_side", lambda *given: called.append(1) or original(*given))
+    monkeypatch.setattr(side_stream, "on_the_side", lambda *arguments: called.append(1) or original(*arguments))
 
     def gradients(late):
         with torch.autocast("cuda", torch.bfloat16):
             cast = weights()
             if not late:
-                for one in cast.values():
-                    del one.uses
-            loss = sum(torch.func.functional_call(network, cast, (one,)).float().square().mean() for one in images)
+                for weight in cast.values():
+                    del weight.uses
+            loss = sum(torch.func.functional_call(network, cast, (image,)).float().square().mean() for image in images)
         return torch.autograd.grad(loss, list(network.parameters()))
 
     expected = gradients(late=False)
     assert not called
     for _ in range(5):
-        found = gradients(late=True)
-        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        results = gradients(late=True)
+        assert all(torch.equal(tensor, other) for tensor, other in zip(results, expected, strict=True))
     assert bool(called) == (passes == 1)  # with two, each weight has two gradients to add up

@@ -194,7 +194,7 @@ def test_a_run_that_is_moved_while_it_is_written_stays_in_one_piece(folder: Path
 def test_a_second_writer_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_PATIENCE", 0.1)
     with RunWriter(folder, resume=True) as run:
-        with pytest.raises(BusyError, match=rf"nobody writes to, but .* is in use by process {os.getpid()}"):
+        with pytest.raises(BusyError, match=rf"no other process writes to, but .* is in use by process {os.getpid()}"):
             RunWriter(folder, resume=True)
         run.log_metrics(3, {"loss": 1})  # the first one is not disturbed
     with RunWriter(folder, resume=True):

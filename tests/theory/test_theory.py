@@ -139,9 +139,9 @@ def test_the_inner_maximum_is_that_over_all_vertices():
 def test_the_inner_minimum_is_certified_and_another_method_finds_it_too(gamma):
     instance = theory.build_instance(6, gamma=gamma)
     beta = np.array([1, 0.7, 0.9, 0.2, 0.6, 0.8]) if gamma < 1 else np.ones(6)
-    found = theory.inner_minimum(instance, beta)
-    assert found.certificate <= 1e-8
-    assert (np.linalg.norm(found.theta - instance.theta_star) < 0.99 * gamma) == (gamma == 1)
+    minimum = theory.inner_minimum(instance, beta)
+    assert minimum.certificate <= 1e-8
+    assert (np.linalg.norm(minimum.theta - instance.theta_star) < 0.99 * gamma) == (gamma == 1)
 
     def loss(theta):
         terms = instance.terms(theta)
@@ -152,8 +152,8 @@ def test_the_inner_minimum_is_certified_and_another_method_finds_it_too(gamma):
         terms = instance.terms(theta)
         offset = theta - (beta @ terms.grad_ce + (1 - beta) @ terms.grad_ac) / len(beta) - instance.theta_star
         theta = instance.theta_star + offset / max(1, np.linalg.norm(offset) / gamma)
-    assert found.value == pytest.approx(loss(found.theta), abs=1e-15)
-    assert found.value == pytest.approx(loss(theta), abs=1e-8)
+    assert minimum.value == pytest.approx(loss(minimum.theta), abs=1e-15)
+    assert minimum.value == pytest.approx(loss(theta), abs=1e-8)
 
 
 @given(SEEDS)
@@ -161,10 +161,10 @@ def test_no_point_of_the_ball_lies_below_the_certified_minimum(seed):
     random = np.random.default_rng(seed)
     instance = theory.build_instance(4, seed=seed, gamma=random.choice([0.1, 1.0]))
     beta = random.random(4)
-    found = theory.inner_minimum(instance, beta)
+    minimum = theory.inner_minimum(instance, beta)
     for _ in range(20):
         terms = instance.terms(somewhere_in(instance, random))
-        assert np.mean(beta * terms.ell_ce + (1 - beta) * terms.reg_ac) >= found.value - found.certificate
+        assert np.mean(beta * terms.ell_ce + (1 - beta) * terms.reg_ac) >= minimum.value - minimum.certificate
 
 
 def test_an_impossible_tolerance_is_said_to_be_so():
@@ -385,8 +385,8 @@ def test_the_update_is_the_papers_multiplicative_one(seed):
 def test_the_multiplicative_form_sticks_at_one_and_log_odds_come_back(dtype, returns, sticks):
     assert theory.returns_from(returns, dtype) == pytest.approx(0.5, abs=0.05)
     assert theory.returns_from(sticks, dtype) == 1
-    weights, index, one, zero = SampleWeights(1).to(dtype), torch.tensor([0]), torch.ones(1), torch.zeros(1)
-    for ell_ce, reg_ac in [(one, zero)] * 1000 + [(zero, one)] * 1000:
+    weights, index, high, low = SampleWeights(1).to(dtype), torch.tensor([0]), torch.ones(1), torch.zeros(1)
+    for ell_ce, reg_ac in [(high, low)] * 1000 + [(low, high)] * 1000:
         weights.ascend(index, ell_ce, reg_ac, 1.0)
     assert float(weights.beta) == 0.5
 
@@ -404,16 +404,16 @@ def test_the_multiplicative_form_overflows_and_log_odds_do_not():
 
 @pytest.mark.parametrize("num_pixels", [16, 36])
 def test_the_papers_example_is_not_convex(num_pixels):
-    found = theory.bilinear_example(num_pixels)
-    assert found.norms == pytest.approx((1, 1))
-    assert found.gamma == num_pixels**-0.5
-    assert found.eigenvalue < -0.1
-    assert found.eigenvalue_on_spheres < -0.1
-    assert found.midpoint_excess > 1e-3
-    middle, ends = found.profile[found.offsets == 0].item(), found.profile[[0, -1]]
-    assert found.midpoint_excess == pytest.approx(middle - ends.mean(), abs=1e-15)
-    assert found.midpoint_norm == pytest.approx(1 - found.gamma**2 / 2)  # cos of the angle whose chord is γ
-    assert found.missing_term < 1e-14  # the Hessian is the proof's plus the term that it leaves out
+    example = theory.bilinear_example(num_pixels)
+    assert example.norms == pytest.approx((1, 1))
+    assert example.gamma == num_pixels**-0.5
+    assert example.eigenvalue < -0.1
+    assert example.eigenvalue_on_spheres < -0.1
+    assert example.midpoint_excess > 1e-3
+    middle, ends = example.profile[example.offsets == 0].item(), example.profile[[0, -1]]
+    assert example.midpoint_excess == pytest.approx(middle - ends.mean(), abs=1e-15)
+    assert example.midpoint_norm == pytest.approx(1 - example.gamma**2 / 2)  # cos of the angle whose chord is γ
+    assert example.missing_term < 1e-14  # the Hessian is the proof's plus the term that it leaves out
 
 
 def test_hard_thresholding_picks_the_dense_samples_only_if_told_their_number():
@@ -449,26 +449,26 @@ def table_of_the_page(first, columns):
     for is_table, block in itertools.groupby(lines, lambda line: line.startswith("|")):
         if is_table:
             tables.append([[cell.strip() for cell in line.strip("|").split("|")] for line in block])
-    (found,) = [rows for rows in tables if rows[0][0] == first and len(rows[0]) == columns]
-    return [found[0], *found[2:]]
+    (table,) = [rows for rows in tables if rows[0][0] == first and len(rows[0]) == columns]
+    return [table[0], *table[2:]]
 
 
 def assert_says(cell, value):
     """The number in a cell is the value, rounded to as many places (a little more leeway, for other machines)."""
     number = cell.split(" (")[0].replace(" ", "")
-    places = len(number.partition(".")[2])
-    assert float(number) == pytest.approx(value, abs=0.6 * 10**-places), (cell, value)
+    decimals = len(number.partition(".")[2])
+    assert float(number) == pytest.approx(value, abs=0.6 * 10**-decimals), (cell, value)
 
 
 def test_the_page_describes_the_instances():
     _, *rows = table_of_the_page("n", 7)
     assert [row[0] for row in rows] == ["2", "4", "8", "16"]
     for size, range_of_lambda, *cells in rows:
-        found = experiments.describe(theory.build_instance(int(size)))
-        for cell, value in zip(range_of_lambda.split(" – "), found["lambda_range"], strict=True):
+        facts = experiments.describe(theory.build_instance(int(size)))
+        for cell, value in zip(range_of_lambda.split(" – "), facts["lambda_range"], strict=True):
             assert_says(cell, value)
-        steps = found["converges_from"]
-        values = found["margin"], found["c_theta"], found["c_beta"], steps["stated"], steps["balanced"]
+        steps = facts["converges_from"]
+        values = facts["margin"], facts["c_theta"], facts["c_beta"], steps["stated"], steps["balanced"]
         for cell, value in zip(cells, values, strict=True):
             assert_says(cell, value)
 
@@ -478,10 +478,10 @@ def test_the_page_has_the_longest_runs_as_they_were_recorded():
     recorded = json.loads((ROOT / "benchmarks/results/theory.json").read_text())["convergence"]
     for size, law, cell in zip(map(int, sizes), predicted, longest, strict=True):
         assert_says(law, size * math.log(2) / 4)
-        own = [row for row in recorded if row["n"] == size]
-        assert bool(own) == bool(cell)
-        if own:
-            last = max(own, key=lambda row: row["T"])
+        of_size = [row for row in recorded if row["n"] == size]
+        assert bool(of_size) == bool(cell)
+        if of_size:
+            last = max(of_size, key=lambda row: row["T"])
             assert_says(cell, last["gap"] / last["stated_bound"])
             assert cell.endswith(f"(T = {last['T'] / 1e6:g}·10⁶)")
 
@@ -509,8 +509,8 @@ def test_the_page_has_the_comparison_with_hard_thresholding():
     _, *rows = table_of_the_page("", 7)
     measured = experiments.thresholding([1, 2, 4, 6, 8, 12, 16])
     shown = [row for row in measured["rows"] if row["keep"] in (None, 4, 8)]
-    for (_, told, right, *cells), row in zip(rows, shown, strict=True):
-        assert row["keep"] is None or told.startswith(f"k = {row['keep']}")
+    for (_, kept, right, *cells), row in zip(rows, shown, strict=True):
+        assert row["keep"] is None or kept.startswith(f"k = {row['keep']}")
         assert right == ("–" if row["method"] == "start" else f"{row['right']:.0%}".replace("%", " %"))
         for cell, key in zip(cells, ("excess", "ce_sparse", "ce_dense", "reg_ac"), strict=True):
             assert_says(cell, row[key])

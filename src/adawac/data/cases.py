@@ -187,6 +187,8 @@ def class_pixels(label: Array, num_classes: int) -> npt.NDArray[np.int64]:
 def is_label_sparse(foreground: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.bool_]:
     """Say which samples are label-sparse: no foreground pixel, or a foreground share of at most `threshold`.
 
+    This is the definition for NumPy, and `adawac.losses.label_dense` the same one for torch; nothing else decides it.
+
     Args:
         foreground: (...) share of foreground in each sample, as in `SampleTable.foreground`.
         threshold: The largest foreground share that still counts as label-sparse.

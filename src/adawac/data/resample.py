@@ -19,8 +19,6 @@ from torch import Tensor
 from adawac.errors import ShapeError
 from adawac.kernels import warp as kernel
 
-__all__ = ["Interpolation", "Ragged", "warp"]
-
 Interpolation = Literal["nearest", "bilinear", "cubic"]
 Taps = list[tuple[Tensor, Tensor | None]]  # along one axis: (where a neighbour is, its weight or None for 1)
 
@@ -52,19 +50,19 @@ class Ragged:
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any]) -> "Ragged":
         """Lay arrays (C, *S) of equal C, d and type end to end, as a copy."""
-        parts = [np.asarray(one) for one in arrays]
-        kinds = {(one.shape[0], one.ndim, str(one.dtype)) for one in parts}
+        images = [np.asarray(array) for array in arrays]
+        kinds = {(image.shape[0], image.ndim, str(image.dtype)) for image in images}
         if len(kinds) != 1:
             raise ShapeError(
                 "Expected images of one channel count, dimension and type, but got (C, dimension, type) = "
-                f"{sorted(kinds)}. Convert them before they are put together."
+                f"{sorted(kinds)}. Convert them first."
             )
-        sizes = torch.tensor([one.size for one in parts])
+        sizes = torch.tensor([image.size for image in images])
         return cls(
-            values=torch.from_numpy(np.concatenate([one.ravel() for one in parts])),
+            values=torch.from_numpy(np.concatenate([image.ravel() for image in images])),
             offsets=sizes.cumsum(0) - sizes,
-            shapes=torch.tensor([one.shape[1:] for one in parts]),
-            channels=parts[0].shape[0],
+            shapes=torch.tensor([image.shape[1:] for image in images]),
+            channels=images[0].shape[0],
         )
 
     @classmethod
@@ -97,7 +95,7 @@ class Ragged:
 
     def to(self, device: torch.device | str) -> "Ragged":
         """Return the same images on `device`; the host does not wait where they lie in pinned memory."""
-        return self._each(lambda one: one.to(device, non_blocking=True))
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Ragged":
         """Return the same images in pinned memory; `DataLoader` calls this."""
@@ -185,14 +183,14 @@ def _warp(
 ) -> tuple[Tensor, Tensor | None]:
     # One image on the CPU may look at its own map and size: plain numbers are faster there than tensors of one element.
     alone = len(images) == 1 and theta.device.type == "cpu"
-    sides = images.shapes[0].tolist() if alone else [_column(one, len(size)) for one in images.shapes.int().unbind(1)]
-    places, outside = _places(images.shapes, theta, size, alone)
-    x = _read(images, sides, places, interpolation).masked_fill_(outside, 0)
-    y = None if labels is None else _read(labels, sides, places, "nearest").masked_fill_(outside, 0).squeeze(1)
+    sides = images.shapes[0].tolist() if alone else [_column(side, len(size)) for side in images.shapes.int().unbind(1)]
+    positions, outside = _positions(images.shapes, theta, size, alone)
+    x = _read(images, sides, positions, interpolation).masked_fill_(outside, 0)
+    y = None if labels is None else _read(labels, sides, positions, "nearest").masked_fill_(outside, 0).squeeze(1)
     return x, y
 
 
-def _places(shapes: Tensor, theta: Tensor, size: Sequence[int], alone: bool) -> tuple[list[Tensor], Tensor]:
+def _positions(shapes: Tensor, theta: Tensor, size: Sequence[int], alone: bool) -> tuple[list[Tensor], Tensor]:
     """Return where every output pixel lies in the input, in pixels along each axis, and whether that is outside.
 
     It is computed from the centre in pixels: there a quarter turn or a flip onto the same size has no rounding error.
@@ -205,17 +203,17 @@ def _places(shapes: Tensor, theta: Tensor, size: Sequence[int], alone: bool) -> 
     ]
     linear, shift = theta[:, :, :-1].flip(1, 2), theta[:, :, -1].flip(1)  # from (x, y, z) to the axes' order
     known = linear[0].tolist() if alone else None  # a resize or a quarter turn needs one row and one column of places
-    places, beyond = [], []
+    positions, beyond = [], []
     for axis in range(dims):
         half = shapes[:, axis] / 2
-        place = _column(shift[:, axis] * half, dims)
+        position = _column(shift[:, axis] * half, dims)
         for other in reversed(range(dims)):  # rows before planes: the large sum comes last
             if known is None or known[axis][other]:
                 factor = linear[:, axis, other] * (shapes[:, axis] / size[other])
-                place = place + _column(factor, dims) * centred[other]
-        beyond.append(place.abs() > (float(half) if alone else _column(half, dims)))
-        places.append(place.add_(_column(half - 0.5, dims)))
-    return places, functools.reduce(torch.logical_or, beyond)
+                position = position + _column(factor, dims) * centred[other]
+        beyond.append(position.abs() > (float(half) if alone else _column(half, dims)))
+        positions.append(position.add_(_column(half - 0.5, dims)))
+    return positions, functools.reduce(torch.logical_or, beyond)
 
 
 def _column(values: Tensor, dims: int) -> Tensor:
@@ -223,31 +221,31 @@ def _column(values: Tensor, dims: int) -> Tensor:
     return values.view(-1, *[1] * (dims + 1))
 
 
-def _read(images: Ragged, sides: list[Any], places: list[Tensor], interpolation: Interpolation) -> Tensor:
+def _read(images: Ragged, sides: list[Any], positions: list[Tensor], interpolation: Interpolation) -> Tensor:
     """Return (B, C, *S): the weighted sum over each output pixel's neighbours."""
-    dims = len(places)
+    dims = len(positions)
     stride: Any = 1
     taps: list[Taps] = []
-    for side, place in zip(reversed(sides), reversed(places), strict=True):
-        taps.insert(0, _taps(place, side - 1, stride, interpolation))
+    for side, position in zip(reversed(sides), reversed(positions), strict=True):
+        taps.insert(0, _taps(position, side - 1, stride, interpolation))
         stride = stride * side
     channel = torch.arange(images.channels, device=images.offsets.device, dtype=torch.int32).view(-1, *[1] * dims)
     return _sum(images.values, _column(images.offsets, dims) + stride * channel, taps)
 
 
-def _taps(place: Tensor, last: Any, stride: Any, interpolation: Interpolation) -> Taps:
+def _taps(position: Tensor, last: Any, stride: Any, interpolation: Interpolation) -> Taps:
     """Return the neighbours along one axis; those beyond the edge are the border pixel."""
     if interpolation == "nearest":
-        return [(_limited(place + 0.5, last).to(torch.int32) * stride, None)]
-    place = _limited(place, last)
-    below = place.floor()
+        return [(_limited(position + 0.5, last).to(torch.int32) * stride, None)]
+    position = _limited(position, last)
+    below = position.floor()
     if interpolation == "bilinear":
         below = _limited(below, last - 1)  # at the last pixel, the upper neighbour has all the weight
-        t = place - below
+        t = position - below
         index = below.to(torch.int32) * stride
         return [(index, 1 - t), (index + stride * (last > 0), t)]
     # Keys' cubic, a = -1/2: exact for polynomials of degree two.
-    t = place - below
+    t = position - below
     u = 1 - t
     weights = [-0.5 * t * u * u, 1 + t * t * (1.5 * t - 2.5), 1 + u * u * (1.5 * u - 2.5), -0.5 * u * t * t]
     index = below.to(torch.int32) - 1
@@ -266,8 +264,8 @@ def _sum(values: Tensor, index: Tensor, taps: list[Taps]) -> Tensor:
     if not taps:
         return values.index_select(0, index.flatten()).view(index.shape)
     total: Tensor | None = None
-    for place, weight in taps[0]:
-        part = _sum(values, index + place, taps[1:])
+    for position, weight in taps[0]:
+        part = _sum(values, index + position, taps[1:])
         part = part if weight is None else part * weight
         total = part if total is None else total + part
     assert total is not None

@@ -1,10 +1,8 @@
-"""Kernels of our own for networks on a GPU: norms with the ReLU after them, upsampling with the skip connection."""
+"""Triton kernels for networks, losses and views on a GPU, and CUDA graphs. Nothing else imports Triton."""
 
 from torch import nn
 
 from adawac.kernels.norms import works
-
-__all__ = ["fuse"]
 
 
 def fuse(network: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""Whether kernels of our own, written in Triton, run on a device."""
+"""Whether our Triton kernels run on a device."""
 
 import logging
 import os

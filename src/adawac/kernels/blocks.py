@@ -71,8 +71,8 @@ class Attention(_timm_attention.Attention):  # type: ignore[misc]
         packed, bias = linear(self.qkv, x)
         query, key, value = split_heads(packed, self.num_heads, bias)
         dropout = self.attn_drop.p if self.training else 0.0
-        found = F.scaled_dot_product_attention(self.q_norm(query), self.k_norm(key), value, dropout_p=dropout)
-        return found.transpose(1, 2).flatten(2)
+        attended = F.scaled_dot_product_attention(self.q_norm(query), self.k_norm(key), value, dropout_p=dropout)
+        return attended.transpose(1, 2).flatten(2)
 
 
 class Mlp(_timm_layers.Mlp):  # type: ignore[misc]
@@ -130,7 +130,7 @@ def _branch(module: nn.Module, x: Tensor) -> Branch:
 
 
 def _drops(drop: nn.Module) -> bool:
-    """Tell whether a module does nothing but drop, if that, and nobody listens to it."""
+    """Tell whether a module is plain dropout or nothing, without hooks."""
     return type(drop) in (nn.Dropout, nn.Identity) and not hooked(drop)
 
 
@@ -139,7 +139,7 @@ def _rate(drop: nn.Module) -> float:
 
 
 def _bare(block: Any) -> bool:
-    """Tell whether nothing stands between a branch and its addition."""
+    """Tell whether nothing comes between a branch and its addition."""
     return all(type(getattr(block, name)) is nn.Identity for name in ("ls1", "ls2", "drop_path1", "drop_path2"))
 
 
@@ -200,8 +200,8 @@ class StdConv2d(_timm_layers.StdConv2d):  # type: ignore[misc]
         if weight is None:
             return super().forward(x)  # type: ignore[no-any-return]
         uses = side_stream.used(weight)
-        if can_convolve_gray(one := gray(x), self):
-            return convolve_gray(one, weight.sum(1, keepdim=True), self.bias, self.stride[0], self.padding[0])
+        if can_convolve_gray(single := gray(x), self):
+            return convolve_gray(single, weight.sum(1, keepdim=True), self.bias, self.stride[0], self.padding[0])
         if uses is not None:
             return side_stream.convolve(x, weight, self, uses)
         return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
@@ -213,7 +213,7 @@ class Sequential(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         """Pass the input through all modules; a norm and the ReLU after it are one, as are transformer blocks."""
         modules = list(self)
-        if all(isinstance(one, TransformerBlock) and not hooked(one) and one.fits(input) for one in modules):
+        if all(isinstance(block, TransformerBlock) and not hooked(block) and block.fits(input) for block in modules):
             return transformed(input, modules)
         while modules:
             module = modules.pop(0)
@@ -336,7 +336,7 @@ def _always(block: Any) -> bool:
 
 
 def _plain(block: Any) -> bool:
-    """Tell whether a block of timm's ResNets has none of the parts that may stand between a norm and its ReLU."""
+    """Tell whether a block of timm's ResNets has no part between a norm and its ReLU."""
     parts = (getattr(block, name, None) for name in ("drop_block", "aa", "se", "drop_path"))
     return all(part is None or type(part) is nn.Identity for part in parts)
 
@@ -359,7 +359,7 @@ def _has_pair(block: Any) -> bool:
 
 
 def _gains(block: Any) -> bool:
-    return _has_pair(block) or (len(block) > 0 and all(isinstance(one, _timm_attention.Block) for one in block))
+    return _has_pair(block) or (len(block) > 0 and all(isinstance(inner, _timm_attention.Block) for inner in block))
 
 
 # What takes which class's place: norms first, as the blocks are recognised by them.

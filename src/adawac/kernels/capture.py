@@ -37,7 +37,7 @@ class Captured:
     def __call__(self, *arguments: Any) -> None:
         """Call the function with tensors, or lists, tuples and mappings of them."""
         tensors, structure = tree_flatten(arguments)
-        key = (str(structure), *((one.shape, one.dtype) for one in tensors))
+        key = (str(structure), *((tensor.shape, tensor.dtype) for tensor in tensors))
         if key in self._graphs:
             graph, inputs = self._graphs[key]
             torch._foreach_copy_(inputs, tensors)
@@ -57,10 +57,10 @@ class Captured:
         with torch.cuda.stream(self._stream):
             self.function(*arguments)
         torch.cuda.current_stream().wait_stream(self._stream)
-        tree_map_only(Tensor, lambda one: one.record_stream(self._stream), arguments)
+        tree_map_only(Tensor, lambda tensor: tensor.record_stream(self._stream), arguments)
 
     def _capture(self, key: Any, tensors: list[Tensor], structure: Any) -> None:
-        inputs = [one.clone() for one in tensors]
+        inputs = [tensor.clone() for tensor in tensors]
         self.forget()
         gc.collect()
         torch.cuda.empty_cache()  # what eager calls needed is not shared with the graph

@@ -57,12 +57,12 @@ def _works(device: torch.device) -> bool:
     def trial() -> None:
         logits = torch.linspace(-1, 2, 24, device=device).reshape(2, 3, 4).requires_grad_()
         labels = torch.arange(8, device=device).reshape(2, 4) % 3
-        found = class_sums(logits, labels)[:, :3].sum(2)
+        sums = class_sums(logits, labels)[:, :3].sum(2)
         p = logits.softmax(1)
         true = p.gather(1, labels.unsqueeze(1))
         wanted = torch.stack([true.log().sum((1, 2)), true.sum((1, 2)), p.sum((1, 2))], 1)
-        gradients = [torch.autograd.grad(one.square().sum(), logits)[0] for one in (found, wanted)]
-        torch.testing.assert_close([found, gradients[0]], [wanted, gradients[1]], rtol=1e-3, atol=1e-3)
+        gradients = [torch.autograd.grad(values.square().sum(), logits)[0] for values in (sums, wanted)]
+        torch.testing.assert_close([sums, gradients[0]], [wanted, gradients[1]], rtol=1e-3, atol=1e-3)
 
     return succeeds("Losses", device, trial)
 
@@ -94,7 +94,7 @@ class _ClassSums(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> Sequence[Tensor | None]:
+    def backward(ctx: Any, dsums: Tensor) -> Sequence[Tensor | None]:
         from adawac.kernels import pixel_kernels
 
         logits, labels = ctx.saved_tensors
@@ -105,7 +105,7 @@ class _ClassSums(torch.autograd.Function):
             pixel_kernels.gradient[grid](
                 logits,
                 labels,
-                given.contiguous(),
+                dsums.contiguous(),
                 result,
                 pixels,
                 *logits.stride(),

@@ -14,10 +14,10 @@ def own_columns(columns, width, BLOCK_P: tl.constexpr):
 
 
 @triton.jit
-def _within(there, column, k, width, INPUTS: tl.constexpr):
+def _within(valid, column, k, width, INPUTS: tl.constexpr):
     """Tell which elements of the columns' spans lie in the image."""
     neighbour = column[:, None] + (k // INPUTS)[None, :] - 1
-    return there[:, None] & (k < 3 * INPUTS)[None, :] & (neighbour >= 0) & (neighbour < width)
+    return valid[:, None] & (k < 3 * INPUTS)[None, :] & (neighbour >= 0) & (neighbour < width)
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def convolve(
     BLOCK_O: tl.constexpr,
 ):
     """Write some rows of y = x * weight + bias; `weight` is read by its strides, or mirrored where FLIP says so."""
-    there, image, column = own_columns(columns, width, BLOCK_P)
+    valid, image, column = own_columns(columns, width, BLOCK_P)
     out = tl.program_id(2) * BLOCK_O + tl.arange(0, BLOCK_O)
     if FLIP:  # the last tap first, and back from there
         weight += 2 * (to_row + to_column)
@@ -62,11 +62,11 @@ def convolve(
         top += (_matrix(weight, 0, k, out, to_out, to_in, to_row, to_column, INPUTS, OUTPUTS),)
         middle += (_matrix(weight, 1, k, out, to_out, to_in, to_row, to_column, INPUTS, OUTPUTS),)
         bottom += (_matrix(weight, 2, k, out, to_out, to_in, to_row, to_column, INPUTS, OUTPUTS),)
-        within += (_within(there, column, k, width, INPUTS),)
+        within += (_within(valid, column, k, width, INPUTS),)
     start = tl.zeros((BLOCK_P, BLOCK_O), tl.float32)
     if BIAS:
         start += tl.load(bias + out, mask=out < OUTPUTS, other=0.0).to(tl.float32)[None, :]
-    written = there[:, None] & (out < OUTPUTS)[None, :]
+    written = valid[:, None] & (out < OUTPUTS)[None, :]
     pixel = image * height * width + column
     begin = tl.program_id(1) * rows
     # A row of x belongs to three rows of y: the one above it, which is complete with it, its own, and the one below.
@@ -108,11 +108,11 @@ def weight_gradient(
 
     Each row of x is multiplied with the three rows of dy around it, side by side in one matrix.
     """
-    there, image, column = own_columns(columns, width, BLOCK_P)
+    valid, image, column = own_columns(columns, width, BLOCK_P)
     k, n = tl.program_id(2) * BLOCK_K + tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
     tap, out = n // OUTPUTS, n % OUTPUTS
-    within = _within(there, column, k, width, INPUTS)
-    beside = there[:, None] & (tap < 3)[None, :]
+    within = _within(valid, column, k, width, INPUTS)
+    beside = valid[:, None] & (tap < 3)[None, :]
     pixel = image * height * width + column
     begin = tl.program_id(1) * rows
     total = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
@@ -162,7 +162,7 @@ def _taps(KERNEL: tl.constexpr, PADDING: tl.constexpr, BLOCK_K: tl.constexpr):
 def _windows(
     x,
     row,
-    there,
+    valid,
     image,
     column,
     height,
@@ -183,7 +183,7 @@ def _windows(
     inside = (k // 8 < KERNEL) & (down >= 0) & (down < height)
     first = (image * height * width).to(tl.int32)  # images are small: they have one channel
     at = first[:, None] + (down * width)[None, :] + right
-    return tl.load(x + at, mask=there[:, None] & inside[None, :] & (right >= 0) & (right < width), other=0.0)
+    return tl.load(x + at, mask=valid[:, None] & inside[None, :] & (right >= 0) & (right < width), other=0.0)
 
 
 @triton.jit
@@ -208,7 +208,7 @@ def convolve_gray(
     BLOCK_O: tl.constexpr,
 ):
     """Write some rows of y = x * weight + bias; `weight` is (OUTPUTS, KERNEL, KERNEL)."""
-    there, image, column = own_columns(columns, out_width, BLOCK_P)
+    valid, image, column = own_columns(columns, out_width, BLOCK_P)
     tap, real = _taps(KERNEL, PADDING, BLOCK_K)
     out = tl.arange(0, BLOCK_O)
     matrix = tl.load(
@@ -222,10 +222,10 @@ def convolve_gray(
     begin = tl.program_id(1) * rows
     for step in range(tl.minimum(rows, out_height - begin)):
         row = begin + step
-        value = _windows(x, row, there, image, column, height, width, KERNEL, STRIDE, PADDING, BLOCK_K)
+        value = _windows(x, row, valid, image, column, height, width, KERNEL, STRIDE, PADDING, BLOCK_K)
         total = tl.dot(value.to(matrix.dtype), matrix, start)
         at = ((image * out_height + row) * out_width + column)[:, None] * OUTPUTS + out[None, :]
-        tl.store(y + at, total.to(y.dtype.element_ty), mask=there[:, None] & (out < OUTPUTS)[None, :])
+        tl.store(y + at, total.to(y.dtype.element_ty), mask=valid[:, None] & (out < OUTPUTS)[None, :])
 
 
 @triton.jit
@@ -249,7 +249,7 @@ def gray_weight_gradient(
     BLOCK_O: tl.constexpr,
 ):
     """Leave the gradients over some rows of dy in `partial`: (programs, OUTPUTS, KERNEL, KERNEL), then the bias's."""
-    there, image, column = own_columns(columns, out_width, BLOCK_P)
+    valid, image, column = own_columns(columns, out_width, BLOCK_P)
     tap, real = _taps(KERNEL, PADDING, BLOCK_K)
     out = tl.arange(0, BLOCK_O)
     total = tl.zeros((BLOCK_O, BLOCK_K), tl.float32)
@@ -257,9 +257,9 @@ def gray_weight_gradient(
     begin = tl.program_id(1) * rows
     for step in range(tl.minimum(rows, out_height - begin)):
         row = begin + step
-        value = _windows(x, row, there, image, column, height, width, KERNEL, STRIDE, PADDING, BLOCK_K)
+        value = _windows(x, row, valid, image, column, height, width, KERNEL, STRIDE, PADDING, BLOCK_K)
         at = ((image * out_height + row) * out_width + column)[:, None] * OUTPUTS + out[None, :]
-        gradient = tl.load(dy + at, mask=there[:, None] & (out < OUTPUTS)[None, :], other=0.0)
+        gradient = tl.load(dy + at, mask=valid[:, None] & (out < OUTPUTS)[None, :], other=0.0)
         total = tl.dot(tl.trans(gradient), value.to(gradient.dtype), total)
         if BIAS:
             sums += gradient
@@ -275,12 +275,12 @@ def gray_weight_gradient(
 def standardise(weight, y, stats, row, eps, BLOCK: tl.constexpr):
     """Write the standardised weight; keep each row's mean and 1/σ."""
     begin, c = tl.program_id(0) * row, tl.arange(0, BLOCK)
-    there = c < row
-    value = tl.load(weight + begin + c, mask=there, other=0.0)
+    valid = c < row
+    value = tl.load(weight + begin + c, mask=valid, other=0.0)
     mean = tl.sum(value, 0) / row
-    off = tl.where(there, value - mean, 0.0)
+    off = tl.where(valid, value - mean, 0.0)
     rstd = 1.0 / tl.sqrt(tl.sum(off * off, 0) / row + eps)
-    tl.store(y + begin + c, (off * rstd).to(y.dtype.element_ty), mask=there)
+    tl.store(y + begin + c, (off * rstd).to(y.dtype.element_ty), mask=valid)
     tl.store(stats + tl.program_id(0), mean)
     tl.store(stats + tl.num_programs(0) + tl.program_id(0), rstd)
 
@@ -289,9 +289,9 @@ def standardise(weight, y, stats, row, eps, BLOCK: tl.constexpr):
 def standardise_gradient(dy, weight, stats, dweight, row, BLOCK: tl.constexpr):
     """Write the gradient of the weight."""
     begin, c = tl.program_id(0) * row, tl.arange(0, BLOCK)
-    there = c < row
+    valid = c < row
     mean, rstd = tl.load(stats + tl.program_id(0)), tl.load(stats + tl.num_programs(0) + tl.program_id(0))
-    gradient = tl.load(dy + begin + c, mask=there, other=0.0).to(tl.float32)
-    standard = tl.where(there, (tl.load(weight + begin + c, mask=there, other=0.0) - mean) * rstd, 0.0)
+    gradient = tl.load(dy + begin + c, mask=valid, other=0.0).to(tl.float32)
+    standard = tl.where(valid, (tl.load(weight + begin + c, mask=valid, other=0.0) - mean) * rstd, 0.0)
     across, along = tl.sum(gradient, 0) / row, tl.sum(gradient * standard, 0) / row
-    tl.store(dweight + begin + c, rstd * (gradient - across - standard * along), mask=there)
+    tl.store(dweight + begin + c, rstd * (gradient - across - standard * along), mask=valid)

@@ -62,7 +62,7 @@ def gray(x: Tensor) -> Tensor:
 
 def can_convolve_gray(x: Tensor, conv: nn.Conv2d) -> bool:
     """Tell whether the kernels can take this image, which wants no gradient, in half precision or under autocast."""
-    size, stride, padding = ({*one} for one in (conv.kernel_size, conv.stride, conv.padding))
+    size, stride, padding = ({*pair} for pair in (conv.kernel_size, conv.stride, conv.padding))
     return (
         x.dim() == 4
         and x.shape[1] == 1
@@ -193,8 +193,8 @@ class Conv2d(nn.Conv2d):
     def narrow(self) -> bool:
         """Whether this is a convolution of 3×3 pixels, of equal size, between few channels."""
         plain = (3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros"
-        given = self.kernel_size, self.stride, self.padding, self.dilation, self.groups, self.padding_mode
-        return plain == given and self.in_channels <= INPUTS and self.out_channels <= OUTPUTS
+        actual = self.kernel_size, self.stride, self.padding, self.dilation, self.groups, self.padding_mode
+        return plain == actual and self.in_channels <= INPUTS and self.out_channels <= OUTPUTS
 
 
 class _Convolve(torch.autograd.Function):
@@ -327,10 +327,10 @@ def standardising_works(device: torch.device) -> bool:
 
     def trial() -> None:
         weight = torch.linspace(-2, 3, 24, device=device).square().reshape(3, 8, 1, 1).requires_grad_()
-        found = standardised(weight, 1e-3)
+        result = standardised(weight, 1e-3)
         expected = torch.nn.functional.layer_norm(weight, weight.shape[1:], eps=1e-3)
-        given, wanted = (torch.autograd.grad(one.pow(3).sum(), weight)[0] for one in (found, expected))
-        torch.testing.assert_close((found, given), (expected, wanted), rtol=1e-3, atol=1e-3)
+        gradient, wanted = (torch.autograd.grad(y.pow(3).sum(), weight)[0] for y in (result, expected))
+        torch.testing.assert_close((result, gradient), (expected, wanted), rtol=1e-3, atol=1e-3)
 
     return succeeds("Standardised convolutions", device, trial)
 

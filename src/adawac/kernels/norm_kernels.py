@@ -25,15 +25,15 @@ SHAPES = ["rows", "chunk_rows", "groups"]
 @triton.jit
 def _columns(channels, SIZE: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr):
     """Return a program's columns and which of them exist: groups of SIZE columns, in BLOCK_J places each."""
-    first, place = tl.program_id(0) * BLOCK_C, tl.arange(0, BLOCK_C)
+    first, offset = tl.program_id(0) * BLOCK_C, tl.arange(0, BLOCK_C)
     if SIZE == BLOCK_J:  # no gaps: neighbours in memory are read together
-        column = first + place
-        there = column < channels
+        column = first + offset
+        valid = column < channels
     else:
-        group = (first + place) // BLOCK_J
-        column = group * SIZE + place % BLOCK_J
-        there = (place % BLOCK_J < SIZE) & (column < channels)
-    return column, there
+        group = (first + offset) // BLOCK_J
+        column = group * SIZE + offset % BLOCK_J
+        valid = (offset % BLOCK_J < SIZE) & (column < channels)
+    return column, valid
 
 
 @triton.jit
@@ -81,12 +81,12 @@ def _merged(mean, squares, each):
 def _read(partial, start, column, exists, channels, BLOCK_R: tl.constexpr):
     """Load a tile of what the chunks of a sample have left: a pair."""
     chunks = tl.num_programs(1)
-    at, there = _tile(start, chunks, column, exists, channels, BLOCK_R)
+    at, valid = _tile(start, chunks, column, exists, channels, BLOCK_R)
     at += tl.program_id(2) * chunks * channels
     second = tl.num_programs(2) * chunks * channels
     # Past the processor's own cache, which need not know what others have stored.
-    first = tl.load(partial + at, mask=there, other=0.0, cache_modifier=".cg")
-    return first, tl.load(partial + second + at, mask=there, other=0.0, cache_modifier=".cg")
+    first = tl.load(partial + at, mask=valid, other=0.0, cache_modifier=".cg")
+    return first, tl.load(partial + second + at, mask=valid, other=0.0, cache_modifier=".cg")
 
 
 @triton.jit
@@ -131,10 +131,10 @@ def moments(
     squares = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     seen = 0.0
     for start in tl.range(0, count, BLOCK_R, num_stages=STAGES):
-        at, there = _tile(start, count, column, exists, channels, BLOCK_R)
-        value = tl.load(x + begin + at, mask=there, other=0.0).to(tl.float32)
+        at, valid = _tile(start, count, column, exists, channels, BLOCK_R)
+        value = tl.load(x + begin + at, mask=valid, other=0.0).to(tl.float32)
         seen += 1.0
-        change = tl.where(there, value - mean, 0.0)
+        change = tl.where(valid, value - mean, 0.0)
         mean += change * (1.0 / seen)
         squares += change * (value - mean)
     each = ((count - tl.arange(0, BLOCK_R) + BLOCK_R - 1) // BLOCK_R).to(tl.float32)[:, None]
@@ -170,10 +170,10 @@ def _finish_moments(
     group = tl.program_id(0) * (BLOCK_C // BLOCK_J) + tl.arange(0, BLOCK_C // BLOCK_J)
     total = rows.to(tl.float32) * SIZE
     if SIZE > 1:
-        there = (tl.arange(0, BLOCK_J) < SIZE)[None, :]
+        valid = (tl.arange(0, BLOCK_J) < SIZE)[None, :]
         of_columns = tl.reshape(mean, (BLOCK_C // BLOCK_J, BLOCK_J))
-        mean = tl.sum(tl.where(there, of_columns, 0.0), 1) / SIZE
-        off = tl.where(there, of_columns - mean[:, None], 0.0)
+        mean = tl.sum(tl.where(valid, of_columns, 0.0), 1) / SIZE
+        off = tl.where(valid, of_columns - mean[:, None], 0.0)
         squares = tl.sum(tl.reshape(squares, (BLOCK_C // BLOCK_J, BLOCK_J)) + off * off * rows.to(tl.float32), 1)
     var = squares / total
     out = tl.program_id(2) * groups + group
@@ -213,14 +213,14 @@ def apply(
     w = tl.load(weight + column, mask=exists, other=0.0)
     b = tl.load(bias + column, mask=exists, other=0.0)
     for start in range(0, count, BLOCK_R):
-        at, there = _tile(start, count, column, exists, channels, BLOCK_R)
-        value = tl.load(x + begin + at, mask=there, other=0.0).to(tl.float32)
+        at, valid = _tile(start, count, column, exists, channels, BLOCK_R)
+        value = tl.load(x + begin + at, mask=valid, other=0.0).to(tl.float32)
         z = (value - mean[None, :]) * rstd[None, :] * w[None, :] + b[None, :]
         if RESIDUAL:
-            z += tl.load(residual + begin + at, mask=there, other=0.0).to(tl.float32)
+            z += tl.load(residual + begin + at, mask=valid, other=0.0).to(tl.float32)
         if RELU:
             z = tl.where(z <= 0.0, 0.0, z)
-        tl.store(y + begin + at, z.to(y.dtype.element_ty), mask=there)
+        tl.store(y + begin + at, z.to(y.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=SHAPES)
@@ -265,14 +265,14 @@ def gradient_sums(
     plain = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     scaled = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for start in tl.range(0, count, BLOCK_R, num_stages=STAGES):
-        at, there = _tile(start, count, column, exists, channels, BLOCK_R)
-        value = tl.load(x + begin + at, mask=there, other=0.0).to(tl.float32)
-        gradient = tl.load(dy + begin + at, mask=there, other=0.0).to(tl.float32)
+        at, valid = _tile(start, count, column, exists, channels, BLOCK_R)
+        value = tl.load(x + begin + at, mask=valid, other=0.0).to(tl.float32)
+        gradient = tl.load(dy + begin + at, mask=valid, other=0.0).to(tl.float32)
         standard = (value - mean[None, :]) * rstd[None, :]
         if RELU and RESIDUAL:
-            out = tl.load(y + begin + at, mask=there, other=0.0).to(tl.float32)
+            out = tl.load(y + begin + at, mask=valid, other=0.0).to(tl.float32)
             gradient = tl.where(out <= 0.0, 0.0, gradient)
-            tl.store(dz + begin + at, gradient.to(dz.dtype.element_ty), mask=there)
+            tl.store(dz + begin + at, gradient.to(dz.dtype.element_ty), mask=valid)
         elif RELU:
             gradient = tl.where(standard * w[None, :] + b[None, :] <= 0.0, 0.0, gradient)
         plain += gradient
@@ -322,9 +322,9 @@ def _sum_samples(of_columns, total, channels, column, exists, BLOCK_R: tl.conste
     plain = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     scaled = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for start in range(0, samples, BLOCK_R):
-        at, there = _tile(start, samples, column, exists, channels, BLOCK_R)
-        plain += tl.load(of_columns + at, mask=there, other=0.0, cache_modifier=".cg")
-        scaled += tl.load(of_columns + samples * channels + at, mask=there, other=0.0, cache_modifier=".cg")
+        at, valid = _tile(start, samples, column, exists, channels, BLOCK_R)
+        plain += tl.load(of_columns + at, mask=valid, other=0.0, cache_modifier=".cg")
+        scaled += tl.load(of_columns + samples * channels + at, mask=valid, other=0.0, cache_modifier=".cg")
     tl.store(total + column, tl.sum(plain, 0), mask=exists)
     tl.store(total + channels + column, tl.sum(scaled, 0), mask=exists)
 
@@ -354,11 +354,11 @@ def input_gradient(
     w = tl.load(weight + column, mask=exists, other=0.0)
     b = tl.load(bias + column, mask=exists, other=0.0)
     for start in range(0, count, BLOCK_R):
-        at, there = _tile(start, count, column, exists, channels, BLOCK_R)
-        value = tl.load(x + begin + at, mask=there, other=0.0).to(tl.float32)
-        gradient = tl.load(dz + begin + at, mask=there, other=0.0).to(tl.float32)
+        at, valid = _tile(start, count, column, exists, channels, BLOCK_R)
+        value = tl.load(x + begin + at, mask=valid, other=0.0).to(tl.float32)
+        gradient = tl.load(dz + begin + at, mask=valid, other=0.0).to(tl.float32)
         standard = (value - mean[None, :]) * rstd[None, :]
         if RELU:
             gradient = tl.where(standard * w[None, :] + b[None, :] <= 0.0, 0.0, gradient)
         result = (gradient * w[None, :] - plain[None, :] - standard * scaled[None, :]) * rstd[None, :]
-        tl.store(dx + begin + at, result.to(dx.dtype.element_ty), mask=there)
+        tl.store(dx + begin + at, result.to(dx.dtype.element_ty), mask=valid)

@@ -66,7 +66,10 @@ def fits(x: Tensor, *parameters: Tensor | None, residual: Tensor | None = None) 
     return (
         plain(x)
         and _channels_last(x)
-        and all(one is not None and one.dtype == torch.float32 and one.device == x.device for one in parameters)
+        and all(
+            parameter is not None and parameter.dtype == torch.float32 and parameter.device == x.device
+            for parameter in parameters
+        )
         and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype and _channels_last(residual)))
         and works(x.device)
     )
@@ -85,8 +88,8 @@ def works(device: torch.device) -> bool:
         weight, bias = (torch.full((4,), value, device=device, requires_grad=True) for value in (1.0, 0.5))
         y = normalise(x, weight, bias, samples=2, groups=2, eps=1e-5, relu=True)
         expected = torch.nn.functional.group_norm(x, 2, weight, bias).relu()
-        given, wanted = (torch.autograd.grad(one.square().sum(), (x, weight, bias)) for one in (y, expected))
-        torch.testing.assert_close((y, *given), (expected, *wanted), rtol=1e-3, atol=1e-3)
+        gradients, wanted = (torch.autograd.grad(output.square().sum(), (x, weight, bias)) for output in (y, expected))
+        torch.testing.assert_close((y, *gradients), (expected, *wanted), rtol=1e-3, atol=1e-3)
 
     return succeeds("Norms", device, trial)
 
@@ -115,18 +118,18 @@ class _Plan:
 @lru_cache(maxsize=1024)
 def _plan(samples: int, rows: int, channels: int, groups: int) -> _Plan:
     size = channels // groups
-    places = _power(size)
-    block_c = max(places, min(COLUMNS, _power(channels)))
+    width = _power(size)
+    block_c = max(width, min(COLUMNS, _power(channels)))
     block_r = max(1, TILE // block_c)
     tiles = ceil(rows / block_r)
-    blocks = ceil(groups / (block_c // places))
+    blocks = ceil(groups / (block_c // width))
     chunk = ceil(rows / min(ceil(PROGRAMS / (blocks * samples)), tiles) / block_r) * block_r
     columns = ceil(channels / block_c)
     plenty = min(STRETCH, max(1, tiles * columns * samples // 4096))
     stretch = block_r * max(plenty, ceil(tiles / 65535))  # as many programs as CUDA takes on that axis
     return _Plan(
         tile={"BLOCK_R": block_r, "BLOCK_C": block_c},
-        group={"SIZE": size, "BLOCK_J": places},
+        group={"SIZE": size, "BLOCK_J": width},
         chunk=chunk,
         reduce=(blocks, ceil(rows / chunk), samples),
         stretch=stretch,
@@ -300,7 +303,7 @@ class FusedNorm(nn.Module, ABC):
 def activated(norm: nn.Module, x: Tensor, act: nn.Module, residual: Tensor | None = None) -> Tensor:
     """Return act(norm(x) + residual), in one where that is possible.
 
-    A module with a hook is called by itself, so that the hook sees what it would have seen.
+    A module with a hook is called separately, so that the hook sees what it would have seen.
     """
     unheard = type(act) is nn.ReLU and not hooked(norm) and not hooked(act)
     if unheard and isinstance(norm, FusedNorm) and norm.fits(x, residual):
@@ -311,7 +314,7 @@ def activated(norm: nn.Module, x: Tensor, act: nn.Module, residual: Tensor | Non
 
 
 def hooked(module: nn.Module) -> bool:
-    """Tell whether somebody listens to a module."""
+    """Tell whether a module has hooks."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks)
 

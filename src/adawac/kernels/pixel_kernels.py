@@ -11,12 +11,12 @@ import triton.language as tl
 
 
 @triton.jit
-def _softmax(logits, base, pixel, there, stride_p, stride_k, classes, BLOCK_K: tl.constexpr):
+def _softmax(logits, base, pixel, valid, stride_p, stride_k, classes, BLOCK_K: tl.constexpr):
     """Return a tile's probabilities and their logarithms, zero for classes that do not exist."""
     k = tl.arange(0, BLOCK_K)
     at = base + pixel.to(tl.int64)[:, None] * stride_p + k[None, :] * stride_k
     exists = (k < classes)[None, :]
-    x = tl.load(logits + at, mask=there[:, None] & exists, other=0.0).to(tl.float32)
+    x = tl.load(logits + at, mask=valid[:, None] & exists, other=0.0).to(tl.float32)
     largest = tl.max(tl.where(exists, x, float("-inf")), 1)
     off = x - largest[:, None]
     e = tl.where(exists, tl.exp(off), 0.0)
@@ -25,12 +25,12 @@ def _softmax(logits, base, pixel, there, stride_p, stride_k, classes, BLOCK_K: t
 
 
 @triton.jit
-def _labels(labels, row, pixel, there, pixels, ignored, classes, IGNORE: tl.constexpr):
+def _labels(labels, row, pixel, valid, pixels, ignored, classes, IGNORE: tl.constexpr):
     """Return a tile's labels, which of them count, and which are none."""
-    label = tl.load(labels + row * pixels + pixel, mask=there, other=0).to(tl.int32)
-    counts = there
+    label = tl.load(labels + row * pixels + pixel, mask=valid, other=0).to(tl.int32)
+    counts = valid
     if IGNORE:
-        counts = there & (label != ignored)
+        counts = valid & (label != ignored)
     return label, counts, counts & ((label < 0) | (label >= classes))
 
 
@@ -64,9 +64,9 @@ def sums(
     begin = tl.program_id(0) * chunk
     for start in range(begin, tl.minimum(begin + chunk, pixels), BLOCK_P):
         pixel = start + tl.arange(0, BLOCK_P)
-        there = pixel < tl.minimum(begin + chunk, pixels)
-        _, _, p, log_p = _softmax(logits, row * stride_b, pixel, there, stride_p, stride_k, classes, BLOCK_K)
-        label, counts, wrong = _labels(labels, row, pixel, there, pixels, ignored, classes, IGNORE)
+        valid = pixel < tl.minimum(begin + chunk, pixels)
+        _, _, p, log_p = _softmax(logits, row * stride_b, pixel, valid, stride_p, stride_k, classes, BLOCK_K)
+        label, counts, wrong = _labels(labels, row, pixel, valid, pixels, ignored, classes, IGNORE)
         hit = counts[:, None] & (label[:, None] == k[None, :])
         logs += tl.sum(tl.where(hit, log_p, tl.where(wrong, float("nan"), 0.0)[:, None]), 0)
         overlap += tl.sum(tl.where(hit, p, 0.0), 0)
@@ -83,7 +83,7 @@ def sums(
 def gradient(
     logits,
     labels,
-    given,
+    dsums,
     result,
     pixels,
     stride_b,
@@ -99,13 +99,13 @@ def gradient(
     """Write the logits' gradient, in their layout, from that of the sums: `given` is (samples, 4, classes)."""
     row = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-    there = pixel < pixels
+    valid = pixel < pixels
     k = tl.arange(0, BLOCK_K)
-    of_logs = tl.load(given + row * 4 * classes + k, mask=k < classes, other=0.0)[None, :]
-    of_overlap = tl.load(given + (row * 4 + 1) * classes + k, mask=k < classes, other=0.0)[None, :]
-    of_mass = tl.load(given + (row * 4 + 2) * classes + k, mask=k < classes, other=0.0)[None, :]
-    at, exists, p, _ = _softmax(logits, row * stride_b, pixel, there, stride_p, stride_k, classes, BLOCK_K)
-    label, counts, wrong = _labels(labels, row, pixel, there, pixels, ignored, classes, IGNORE)
+    of_logs = tl.load(dsums + row * 4 * classes + k, mask=k < classes, other=0.0)[None, :]
+    of_overlap = tl.load(dsums + (row * 4 + 1) * classes + k, mask=k < classes, other=0.0)[None, :]
+    of_mass = tl.load(dsums + (row * 4 + 2) * classes + k, mask=k < classes, other=0.0)[None, :]
+    at, exists, p, _ = _softmax(logits, row * stride_b, pixel, valid, stride_p, stride_k, classes, BLOCK_K)
+    label, counts, wrong = _labels(labels, row, pixel, valid, pixels, ignored, classes, IGNORE)
     hit = label[:, None] == k[None, :]
     pull = tl.sum(tl.where(hit, of_logs + of_overlap * p, 0.0), 1)[:, None]
     if SQUARED:
@@ -113,4 +113,4 @@ def gradient(
     change = pull * (tl.where(hit, 1.0, 0.0) - p) + p * (of_mass - tl.sum(of_mass * p, 1)[:, None])
     change = tl.where(counts[:, None], change, 0.0)
     change = tl.where(wrong[:, None], float("nan"), change)
-    tl.store(result + at, change.to(result.dtype.element_ty), mask=there[:, None] & exists)
+    tl.store(result + at, change.to(result.dtype.element_ty), mask=valid[:, None] & exists)

@@ -10,7 +10,7 @@ SHAPES = ["pixels", "height", "width"]
 
 
 @triton.jit
-def place(pixels, height, width, BLOCK_R: tl.constexpr):
+def locate(pixels, height, width, BLOCK_R: tl.constexpr):
     """Return a program's pixels, which of them exist, and their images, rows and columns."""
     pixel = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     image = pixel // (height * width)
@@ -35,9 +35,9 @@ def _between(out, small, BILINEAR: tl.constexpr):
 
 
 @triton.jit
-def _pixels(x, image, row, column, height, width, channels, channel, there):
+def _pixels(x, image, row, column, height, width, channels, channel, valid):
     at = ((image * height + row) * width + column).to(tl.int64)
-    return tl.load(x + at[:, None] * channels + channel[None, :], mask=there, other=0.0)
+    return tl.load(x + at[:, None] * channels + channel[None, :], mask=valid, other=0.0)
 
 
 @triton.jit(do_not_specialize=SHAPES)
@@ -55,30 +55,30 @@ def join(
     BLOCK_C: tl.constexpr,
 ):
     """Write x in twice its size (height×width), and beside it the skip connection, to y."""
-    pixel, exists, image, row, column = place(pixels, height, width, BLOCK_R)
+    pixel, exists, image, row, column = locate(pixels, height, width, BLOCK_R)
     block = tl.program_id(1)
     blocks = (channels + BLOCK_C - 1) // BLOCK_C
     out = y + pixel[:, None] * (channels + skipped)
     if block < blocks:
         channel = block * BLOCK_C + tl.arange(0, BLOCK_C)
-        there = exists[:, None] & (channel < channels)[None, :]
+        valid = exists[:, None] & (channel < channels)[None, :]
         h, w = height // 2, width // 2
         above, below, down = _between(row, h, BILINEAR)
         left, right, along = _between(column, w, BILINEAR)
-        value = _pixels(x, image, above, left, h, w, channels, channel, there)
+        value = _pixels(x, image, above, left, h, w, channels, channel, valid)
         if BILINEAR:
             down, along = down[:, None], along[:, None]
             upper = value.to(tl.float32) * (1.0 - along)
-            upper += _pixels(x, image, above, right, h, w, channels, channel, there).to(tl.float32) * along
-            lower = _pixels(x, image, below, left, h, w, channels, channel, there).to(tl.float32) * (1.0 - along)
-            lower += _pixels(x, image, below, right, h, w, channels, channel, there).to(tl.float32) * along
+            upper += _pixels(x, image, above, right, h, w, channels, channel, valid).to(tl.float32) * along
+            lower = _pixels(x, image, below, left, h, w, channels, channel, valid).to(tl.float32) * (1.0 - along)
+            lower += _pixels(x, image, below, right, h, w, channels, channel, valid).to(tl.float32) * along
             value = (upper * (1.0 - down) + lower * down).to(y.dtype.element_ty)
-        tl.store(out + channel[None, :], value, mask=there)
+        tl.store(out + channel[None, :], value, mask=valid)
     else:
         channel = (block - blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
-        there = exists[:, None] & (channel < skipped)[None, :]
-        value = tl.load(skip + pixel[:, None] * skipped + channel[None, :], mask=there, other=0.0)
-        tl.store(out + channels + channel[None, :], value, mask=there)
+        valid = exists[:, None] & (channel < skipped)[None, :]
+        value = tl.load(skip + pixel[:, None] * skipped + channel[None, :], mask=valid, other=0.0)
+        tl.store(out + channels + channel[None, :], value, mask=valid)
 
 
 @triton.jit
@@ -115,18 +115,18 @@ def enlarged_gradient(
     BLOCK_C: tl.constexpr,
 ):
     """Gather the gradient of the small map (height×width) from that of the joined one, of `wide` channels."""
-    pixel, exists, image, row, column = place(pixels, height, width, BLOCK_R)
+    pixel, exists, image, row, column = locate(pixels, height, width, BLOCK_R)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    there = exists[:, None] & (channel < channels)[None, :]
+    valid = exists[:, None] & (channel < channels)[None, :]
     top, left = _first(row, height, BILINEAR), _first(column, width, BILINEAR)
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for i in tl.static_range(TAPS):
         for j in tl.static_range(TAPS):
             share = _share(top + i, row, height, BILINEAR) * _share(left + j, column, width, BILINEAR)
-            seen = there & (share > 0.0)[:, None]
+            seen = valid & (share > 0.0)[:, None]
             value = _pixels(dy, image, top + i, left + j, 2 * height, 2 * width, wide, channel, seen)
             total += value.to(tl.float32) * share[:, None]
-    tl.store(dx + pixel[:, None] * channels + channel[None, :], total.to(dx.dtype.element_ty), mask=there)
+    tl.store(dx + pixel[:, None] * channels + channel[None, :], total.to(dx.dtype.element_ty), mask=valid)
 
 
 # Numbers that differ from layer to layer, and need no kernel of their own for each kind of number.
@@ -149,23 +149,23 @@ def maxima(
     BLOCK_C: tl.constexpr,
 ):
     """Write each window's maximum, and which of its pixels that was."""
-    pixel, exists, image, row, column = place(pixels, out_height, out_width, BLOCK_R)
+    pixel, exists, image, row, column = locate(pixels, out_height, out_width, BLOCK_R)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    there = exists[:, None] & (channel < channels)[None, :]
+    valid = exists[:, None] & (channel < channels)[None, :]
     best = tl.full((BLOCK_R, BLOCK_C), float("-inf"), tl.float32)
     index = tl.full((BLOCK_R, BLOCK_C), -1, tl.int32)
     for tap in tl.static_range(9):
         i, j = row * 2 - PADDING + tap // 3, column * 2 - PADDING + tap % 3
         inside = (i >= 0) & (i < height) & (j >= 0) & (j < width)
         at = ((image * height + i) * width + j).to(tl.int64)
-        seen = there & inside[:, None]
+        seen = valid & inside[:, None]
         value = tl.load(x + at[:, None] * channels + channel[None, :], mask=seen, other=float("-inf")).to(tl.float32)
         larger = seen & ((value > best) | (value != value) | (index < 0))  # NaN is the maximum, as in torch
         best = tl.where(larger, value, best)
         index = tl.where(larger, tap, index)
     out = pixel[:, None] * channels + channel[None, :]
-    tl.store(y + out, best.to(y.dtype.element_ty), mask=there)
-    tl.store(taken + out, index.to(tl.int8), mask=there)
+    tl.store(y + out, best.to(y.dtype.element_ty), mask=valid)
+    tl.store(taken + out, index.to(tl.int8), mask=valid)
 
 
 @triton.jit(do_not_specialize=POOL_SHAPES)
@@ -184,9 +184,9 @@ def maxima_gradient(
     BLOCK_C: tl.constexpr,
 ):
     """Add up, for each pixel, the gradients of the windows that took it."""
-    pixel, exists, image, row, column = place(pixels, height, width, BLOCK_R)
+    pixel, exists, image, row, column = locate(pixels, height, width, BLOCK_R)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    there = exists[:, None] & (channel < channels)[None, :]
+    valid = exists[:, None] & (channel < channels)[None, :]
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for k in tl.static_range(4):
         # The last window that the pixel lies in, and the one before, on each axis.
@@ -194,8 +194,8 @@ def maxima_gradient(
         tap_i, tap_j = row + PADDING - 2 * i, column + PADDING - 2 * j
         inside = (i >= 0) & (i < out_height) & (j >= 0) & (j < out_width) & (tap_i < 3) & (tap_j < 3)
         at = ((image * out_height + i) * out_width + j).to(tl.int64)[:, None] * channels + channel[None, :]
-        seen = there & inside[:, None]
+        seen = valid & inside[:, None]
         index = tl.load(taken + at, mask=seen, other=-1)
         value = tl.load(dy + at, mask=seen, other=0.0).to(tl.float32)
         total += tl.where(index == (tap_i * 3 + tap_j)[:, None], value, 0.0)
-    tl.store(dx + pixel[:, None] * channels + channel[None, :], total.to(dx.dtype.element_ty), mask=there)
+    tl.store(dx + pixel[:, None] * channels + channel[None, :], total.to(dx.dtype.element_ty), mask=valid)

@@ -1,4 +1,4 @@
-"""Gradients of weights on a stream of their own: nobody needs them before the pass back through the network is over.
+"""Gradients of weights on their own stream: they are not needed before the backward pass is over.
 
 A gradient of a weight is a matrix product that leaves the memory alone, the norms beside it are the opposite, and small
 maps fill only a part of a GPU. So both together take less time than one after the other, in a captured CUDA graph in
@@ -30,9 +30,9 @@ class Uses:
 
 
 def mark_late(weights: Sequence[Tensor]) -> None:
-    """Promise that whoever takes the gradients of these weights calls `await_gradients` first."""
-    for one in weights:
-        one.uses = Uses()  # type: ignore[attr-defined]
+    """Promise that `await_gradients` is called before the gradients of these weights are read."""
+    for weight in weights:
+        weight.uses = Uses()  # type: ignore[attr-defined]
 
 
 def used(weight: Tensor) -> Uses | None:
@@ -90,11 +90,11 @@ class _Convolve(torch.autograd.Function):
 
         def gradient(which: int, *inputs: Tensor) -> Tensor:
             stride, padding, dilation, groups = ctx.how
-            wanted = [place == which for place in range(3)]
-            found: Sequence[Tensor] = torch.ops.aten.convolution_backward(
+            wanted = [number == which for number in range(3)]
+            gradients: Sequence[Tensor] = torch.ops.aten.convolution_backward(
                 *inputs, None, stride, padding, dilation, False, [0] * len(stride), groups, wanted
             )
-            return found[which]
+            return gradients[which]
 
         dweight = ctx.uses.gradient(lambda *inputs: gradient(1, *inputs), dy, x, weight) if wants_weight else None
         dx = gradient(0, dy, x, weight) if wants_x else None

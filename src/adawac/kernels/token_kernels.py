@@ -53,21 +53,21 @@ def add_and_normalise(
 ):
     """Write total = x + branch, with dropout, and y, its layer norm; keep each token's mean and 1/σ."""
     token, c = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_C)
-    there = c < channels
-    value = tl.load(x + token * channels + c, mask=there, other=0.0).to(tl.float32)
+    valid = c < channels
+    value = tl.load(x + token * channels + c, mask=valid, other=0.0).to(tl.float32)
     if ADD:
-        added = tl.load(branch + token * channels + c, mask=there, other=0.0).to(tl.float32)
+        added = tl.load(branch + token * channels + c, mask=valid, other=0.0).to(tl.float32)
         if DROP:
             added = _dropped(added, seed, token * channels + c, rate)
         value += added
-        tl.store(total + token * channels + c, value.to(total.dtype.element_ty), mask=there)
+        tl.store(total + token * channels + c, value.to(total.dtype.element_ty), mask=valid)
         value = value.to(total.dtype.element_ty).to(tl.float32)  # what the backward pass will read
     if NORM:
         mean = tl.sum(value, 0) / channels
-        off = tl.where(there, value - mean, 0.0)
+        off = tl.where(valid, value - mean, 0.0)
         rstd = 1.0 / tl.sqrt(tl.sum(off * off, 0) / channels + eps)
-        w, b = tl.load(weight + c, mask=there, other=0.0), tl.load(bias + c, mask=there, other=0.0)
-        tl.store(y + token * channels + c, (off * rstd * w + b).to(y.dtype.element_ty), mask=there)
+        w, b = tl.load(weight + c, mask=valid, other=0.0), tl.load(bias + c, mask=valid, other=0.0)
+        tl.store(y + token * channels + c, (off * rstd * w + b).to(y.dtype.element_ty), mask=valid)
         tl.store(stats + token, mean)
         tl.store(stats + tl.num_programs(0) + token, rstd)
 
@@ -113,28 +113,28 @@ def add_and_normalise_gradient(
     for start in range(0, count, BLOCK_R):
         row = start + tl.arange(0, BLOCK_R)
         at = row[:, None] * channels + c[None, :]
-        there = (row < count)[:, None] & exists[None, :]
+        valid = (row < count)[:, None] & exists[None, :]
         result = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
         if PASSED:
-            result += tl.load(dtotal + begin + at, mask=there, other=0.0).to(tl.float32)
+            result += tl.load(dtotal + begin + at, mask=valid, other=0.0).to(tl.float32)
         if NORM:
-            gradient = tl.load(dy + begin + at, mask=there, other=0.0).to(tl.float32)
-            value = tl.load(total + begin + at, mask=there, other=0.0).to(tl.float32)
+            gradient = tl.load(dy + begin + at, mask=valid, other=0.0).to(tl.float32)
+            value = tl.load(total + begin + at, mask=valid, other=0.0).to(tl.float32)
             mean = tl.load(stats + first + row, mask=row < count, other=0.0)[:, None]
             rstd = tl.load(stats + tokens + first + row, mask=row < count, other=0.0)[:, None]
-            standard = tl.where(there, (value - mean) * rstd, 0.0)
+            standard = tl.where(valid, (value - mean) * rstd, 0.0)
             of_weight += tl.sum(gradient * standard, 0)
             of_bias += tl.sum(gradient, 0)
             scaled = gradient * w
             across, along = tl.sum(scaled, 1) / channels, tl.sum(scaled * standard, 1) / channels
             result += rstd * (scaled - across[:, None] - standard * along[:, None])
-            tl.store(dx + begin + at, result.to(dx.dtype.element_ty), mask=there)
+            tl.store(dx + begin + at, result.to(dx.dtype.element_ty), mask=valid)
         if ADD:
             if DROP:
                 result = _dropped(result, seed, begin.to(tl.uint32) + at.to(tl.uint32), rate)
-            tl.store(dbranch + begin + at, result.to(dbranch.dtype.element_ty), mask=there)
+            tl.store(dbranch + begin + at, result.to(dbranch.dtype.element_ty), mask=valid)
             if SUM:
-                of_branch += tl.sum(tl.where(there, result, 0.0), 0)
+                of_branch += tl.sum(tl.where(valid, result, 0.0), 0)
     out = partial + tl.program_id(0) * (2 * NORM + SUM) * channels + c
     if NORM:
         tl.store(out, of_weight, mask=exists)
@@ -147,12 +147,12 @@ def add_and_normalise_gradient(
 def gelu_and_drop(x, seed, y, elements, rate, DROP: tl.constexpr, BLOCK: tl.constexpr):
     """Write GELU(x), with dropout."""
     begin, at = tl.program_id(0).to(tl.int64) * BLOCK, tl.arange(0, BLOCK)
-    there = at < elements - begin
-    value = tl.load(x + begin + at, mask=there, other=0.0).to(tl.float32)
+    valid = at < elements - begin
+    value = tl.load(x + begin + at, mask=valid, other=0.0).to(tl.float32)
     value *= _normal(value)[0]
     if DROP:
         value = _dropped(value, seed, begin.to(tl.uint32) + at.to(tl.uint32), rate)
-    tl.store(y + begin + at, value.to(y.dtype.element_ty), mask=there)
+    tl.store(y + begin + at, value.to(y.dtype.element_ty), mask=valid)
 
 
 @triton.jit
@@ -182,15 +182,15 @@ def gelu_and_drop_gradient(
     sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for start in range(0, count, BLOCK_R):
         row = start + tl.arange(0, BLOCK_R)
-        there = (row < count)[:, None] & (c < channels)[None, :]
+        valid = (row < count)[:, None] & (c < channels)[None, :]
         at = row[:, None] * channels + c[None, :]
-        value = tl.load(x + begin + at, mask=there, other=0.0).to(tl.float32)
-        gradient = tl.load(dy + begin + at, mask=there, other=0.0).to(tl.float32)
+        value = tl.load(x + begin + at, mask=valid, other=0.0).to(tl.float32)
+        gradient = tl.load(dy + begin + at, mask=valid, other=0.0).to(tl.float32)
         if DROP:
             gradient = _dropped(gradient, seed, begin.to(tl.uint32) + at.to(tl.uint32), rate)
         below, density = _normal(value)
         result = gradient * (below + value * density)
-        tl.store(dx + begin + at, result.to(dx.dtype.element_ty), mask=there)
+        tl.store(dx + begin + at, result.to(dx.dtype.element_ty), mask=valid)
         sums += result
     if SUM:
         tl.store(partial + tl.program_id(1) * channels + c, tl.sum(sums, 0), mask=c < channels)
@@ -228,15 +228,15 @@ def pack(
     of_value = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for start in range(0, count, BLOCK_R):
         row = start + tl.arange(0, BLOCK_R)
-        there = (row < count)[:, None] & (c < channels)[None, :]
+        valid = (row < count)[:, None] & (c < channels)[None, :]
         image, token = ((first + row) // tokens).to(tl.int64), (first + row) % tokens
         at = (image * image_stride + token * token_stride)[:, None] + (c // WIDTH * head_stride + c % WIDTH)[None, :]
-        q, k = tl.load(query + at, mask=there, other=0.0), tl.load(key + at, mask=there, other=0.0)
-        v = tl.load(value + at, mask=there, other=0.0)
+        q, k = tl.load(query + at, mask=valid, other=0.0), tl.load(key + at, mask=valid, other=0.0)
+        v = tl.load(value + at, mask=valid, other=0.0)
         out = packed + begin + row[:, None] * 3 * channels + c[None, :]
-        tl.store(out, q, mask=there)
-        tl.store(out + channels, k, mask=there)
-        tl.store(out + 2 * channels, v, mask=there)
+        tl.store(out, q, mask=valid)
+        tl.store(out + channels, k, mask=valid)
+        tl.store(out + 2 * channels, v, mask=valid)
         of_query += q.to(tl.float32)
         of_key += k.to(tl.float32)
         of_value += v.to(tl.float32)

@@ -99,10 +99,12 @@ def works(device: torch.device) -> bool:
         x = torch.linspace(-2, 3, 24, device=device).reshape(3, 8).requires_grad_()
         norm, bias = nn.LayerNorm(8, device=device), torch.ones(8, device=device, requires_grad=True)
         total, y = add_and_normalise(x, Branch(x + bias.detach(), bias), norm)
-        found = gelu_and_drop(y, 0.0) + total
+        result = gelu_and_drop(y, 0.0) + total
         expected = F.gelu(norm(2 * x + bias)) + 2 * x + bias
-        given, wanted = (torch.autograd.grad(one.square().sum(), (x, norm.weight, bias)) for one in (found, expected))
-        torch.testing.assert_close((found, *given), (expected, *wanted), rtol=1e-3, atol=1e-3)
+        gradients, wanted = (
+            torch.autograd.grad(output.square().sum(), (x, norm.weight, bias)) for output in (result, expected)
+        )
+        torch.testing.assert_close((result, *gradients), (expected, *wanted), rtol=1e-3, atol=1e-3)
 
     return succeeds("Transformers", device, trial)
 
@@ -197,21 +199,21 @@ class _AddAndNormalise(torch.autograd.Function):
         from adawac.kernels import token_kernels
 
         total, weight, stats, seed = ctx.saved_tensors
-        given = dtotal if dy is None else dy
-        if given is None or (dy is None and ctx.branch is None):
+        gradient = dtotal if dy is None else dy
+        if gradient is None or (dy is None and ctx.branch is None):
             return dtotal, *[None] * 8
-        channels = given.shape[-1]
-        tokens = given.numel() // channels
+        channels = gradient.shape[-1]
+        tokens = gradient.numel() // channels
         dy = None if dy is None else dy.contiguous()
         dtotal = None if dtotal is None else dtotal.contiguous()
         dx = dtotal if dy is None else torch.empty_like(total)
-        dbranch = None if ctx.branch is None else torch.empty_like(given, dtype=ctx.branch)
+        dbranch = None if ctx.branch is None else torch.empty_like(gradient, dtype=ctx.branch)
         summed = ctx.needs_input_grad[2]
         each = ceil(tokens / PROGRAMS / TOKENS) * TOKENS
         programs = ceil(tokens / each)
         norms = 2 if dy is not None else 0
-        partial = torch.empty((programs, (norms + summed) * channels), device=given.device)
-        with torch.cuda.device_of(given):
+        partial = torch.empty((programs, (norms + summed) * channels), device=gradient.device)
+        with torch.cuda.device_of(gradient):
             token_kernels.add_and_normalise_gradient[(programs,)](
                 dy,
                 dtotal,
@@ -311,9 +313,9 @@ class _SplitHeads(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Sequence[Tensor | None]:
         from adawac.kernels import token_kernels
 
-        strides = {one.stride() for one in gradients}
+        strides = {gradient.stride() for gradient in gradients}
         if len(strides) > 1 or next(iter(strides))[-1] != 1:
-            gradients = tuple(one.contiguous() for one in gradients)
+            gradients = tuple(gradient.contiguous() for gradient in gradients)
         first = gradients[0]
         images, heads, tokens, width = first.shape
         rows, channels = images * tokens, heads * width

@@ -83,6 +83,7 @@ def _works(device: torch.device) -> bool:
         theta = torch.tensor([[[0.9, 0.2, 0.1], [-0.3, 0.8, 0.2]]], device=device).repeat(2, 1, 1)
         shapes = torch.tensor([[4, 3], [4, 3]], device=device)
         x, y = warp((images, starts), (labels, starts), shapes, theta, (5, 6), 1)
+        assert y is not None
         grid = F.affine_grid(theta, [2, 1, 5, 6], align_corners=False)
         inside = (grid.abs() <= 1).all(-1)
         for result, mode in ((x[:, 0], "bilinear"), (y, "nearest")):

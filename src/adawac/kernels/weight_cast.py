@@ -1,4 +1,4 @@
-"""A network's weights in bf16, all at once: autocast casts each by itself, and each one's gradient back again."""
+"""A network's weights in bf16, all at once; autocast casts each one, and its gradient back, separately."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,52 +29,52 @@ class CastWeights:
         self.dtype = dtype
         self.parameters: dict[str, nn.Parameter] = {}
         self.standards: dict[str, Callable[[torch.dtype], Tensor | None]] = {}
-        for prefix, one in module.named_modules():
-            if type(one) in PLAIN:
-                self.parameters |= dict(one.named_parameters(prefix, recurse=False))
-            elif hasattr(one, "standard"):
-                self.standards[f"{prefix}.weight"] = one.standard
+        for prefix, layer in module.named_modules():
+            if type(layer) in PLAIN:
+                self.parameters |= dict(layer.named_parameters(prefix, recurse=False))
+            elif hasattr(layer, "standard"):
+                self.standards[f"{prefix}.weight"] = layer.standard
 
     def __call__(self) -> dict[str, Tensor]:
         """Return the weights by their names, as `torch.func.functional_call` takes them."""
         cast: Sequence[Tensor] = _Cast.apply(self.dtype, *self.parameters.values())
         mark_late(cast)
         standard = {name: compute(self.dtype) for name, compute in self.standards.items()}
-        found = dict(zip(self.parameters, cast, strict=True)) | standard
-        return {name: weight for name, weight in found.items() if weight is not None}
+        weights = dict(zip(self.parameters, cast, strict=True)) | standard
+        return {name: weight for name, weight in weights.items() if weight is not None}
 
 
 class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
-        ctx.layouts = [torch.empty_like(one, device="meta") for one in weights]
+        ctx.layouts = [torch.empty_like(weight, device="meta") for weight in weights]
         ctx.set_materialize_grads(False)
         return tuple(_copied(weights, ctx.layouts, dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Sequence[Tensor | None]:
-        given = [one for one in gradients if one is not None]
-        if given:
-            await_gradients(given[0].device)
-        layouts = [layout for layout, one in zip(ctx.layouts, gradients, strict=True) if one is not None]
-        cast = iter(_copied(given, layouts, torch.float32))
-        return (None, *(None if one is None else next(cast) for one in gradients))
+        present = [gradient for gradient in gradients if gradient is not None]
+        if present:
+            await_gradients(present[0].device)
+        layouts = [layout for layout, gradient in zip(ctx.layouts, gradients, strict=True) if gradient is not None]
+        cast = iter(_copied(present, layouts, torch.float32))
+        return (None, *(None if gradient is None else next(cast) for gradient in gradients))
 
 
 def _copied(tensors: Sequence[Tensor], layouts: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Return copies in a type and in layouts: all whose layout stays in one go, as torch does it fast."""
     copies = [
-        torch.empty_strided(layout.shape, layout.stride(), dtype=dtype, device=one.device)
-        for one, layout in zip(tensors, layouts, strict=True)
+        torch.empty_strided(layout.shape, layout.stride(), dtype=dtype, device=tensor.device)
+        for tensor, layout in zip(tensors, layouts, strict=True)
     ]
-    same = [copy.stride() == one.stride() for copy, one in zip(copies, tensors, strict=True)]
+    same = [copy.stride() == tensor.stride() for copy, tensor in zip(copies, tensors, strict=True)]
     pairs = list(zip(copies, tensors, same, strict=True))
     if any(same):
         torch._foreach_copy_(
-            [copy for copy, _, is_same in pairs if is_same], [one for _, one, is_same in pairs if is_same]
+            [copy for copy, _, is_same in pairs if is_same], [tensor for _, tensor, is_same in pairs if is_same]
         )
-    for copy, one, is_same in pairs:
+    for copy, tensor, is_same in pairs:
         if not is_same:
-            copy.copy_(one)
+            copy.copy_(tensor)
     return copies

@@ -12,8 +12,6 @@ from torch import Tensor
 from adawac.theory.gap import inner_minimum, saddle_point
 from adawac.theory.instance import Array, Instance
 
-__all__ = ["NonConvexity", "bilinear_example", "multiplicative_update", "returns_from", "vertex_shortfall"]
-
 
 class NonConvexity(NamedTuple):
     """How far the paper's Example is from convex: the cross-entropy at θ*, and the set of parameters."""
@@ -85,8 +83,8 @@ def _bilinear_minimiser(images: Tensor, labels: Tensor, start: Array) -> Tensor:
         (gradient,) = torch.autograd.grad(loss, theta)
         return loss.item(), gradient.numpy()
 
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10})
-    return on_spheres(torch.from_numpy(found.x))
+    result = minimize(objective, start, jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10})
+    return on_spheres(torch.from_numpy(result.x))
 
 
 def _hessian(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -149,7 +147,7 @@ def multiplicative_update(beta: Tensor, ell_ce: Tensor, reg_ac: Tensor, eta_beta
 
 def returns_from(num_steps: int, dtype: torch.dtype = torch.float64) -> float:
     """Return β after `num_steps` steps of +1 in log-odds and as many of −1, in the multiplicative form; ½ if exact."""
-    beta, one, zero = torch.tensor(0.5, dtype=dtype), torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype)
-    for ell_ce, reg_ac in [(one, zero)] * num_steps + [(zero, one)] * num_steps:
+    beta, high, low = torch.tensor(0.5, dtype=dtype), torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype)
+    for ell_ce, reg_ac in [(high, low)] * num_steps + [(low, high)] * num_steps:
         beta = multiplicative_update(beta, ell_ce, reg_ac, 1.0)
     return float(beta)

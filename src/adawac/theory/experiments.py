@@ -32,18 +32,6 @@ from adawac.theory.instance import (
     theta_star_of,
 )
 
-__all__ = [
-    "claims",
-    "convergence",
-    "describe",
-    "eta_sweep",
-    "lambda_sweep",
-    "radius_sweep",
-    "slopes",
-    "thresholding",
-    "violation",
-]
-
 RULES: Mapping[str, StepRule] = {"stated": stated_steps, "balanced": balanced_steps}
 EPOCHS = 150  # as the paper trains
 ETA_THETA = 0.05  # of the experiments that are about η_β and λ
@@ -121,21 +109,23 @@ def violation(separations: Sequence[float], num_instances: int = 8, size: int = 
         [build_instance(size, separation=separation, seed=seed + number) for number in range(num_instances)]
         for separation in separations
     ]
-    runs = [Trajectory(one, balanced_steps(one, EPOCHS * size)) for group in instances for one in group]
+    runs = [Trajectory(instance, balanced_steps(instance, EPOCHS * size)) for group in instances for instance in group]
     results = run_algorithm(runs, EPOCHS * size, num_seeds=2, seed=seed)
     rows = []
     for number, (separation, group) in enumerate(zip(separations, instances, strict=True)):
-        exact = [saddle_point(one).beta for one in group]
-        own = results[number * num_instances : (number + 1) * num_instances]
-        pairs = list(zip(group, own, strict=True))
+        exact = [saddle_point(instance).beta for instance in group]
+        averages = results[number * num_instances : (number + 1) * num_instances]
+        pairs = list(zip(group, averages, strict=True))
         rows.append(
             {
                 "separation": separation,
-                "certified": _mean([float(margins(one).min() > 0) for one in group]),
-                "margin": _mean([float(margins(one).min()) for one in group]),
-                "right_at_saddle": _mean([_right(one, beta) for one, beta in zip(group, exact, strict=True)]),
-                "right_by_algorithm": _mean([_right(one, result.beta) for one, result in pairs]),
-                "confident_by_algorithm": _mean([_separation(one, result.beta)["confident"] for one, result in pairs]),
+                "certified": _mean([float(margins(instance).min() > 0) for instance in group]),
+                "margin": _mean([float(margins(instance).min()) for instance in group]),
+                "right_at_saddle": _mean([_right(instance, beta) for instance, beta in zip(group, exact, strict=True)]),
+                "right_by_algorithm": _mean([_right(instance, result.beta) for instance, result in pairs]),
+                "confident_by_algorithm": _mean(
+                    [_separation(instance, result.beta)["confident"] for instance, result in pairs]
+                ),
             }
         )
     return rows
@@ -146,13 +136,13 @@ def radius_sweep(radii: Sequence[float], num_instances: int = 4, size: int = 16,
     rows = []
     for gamma in radii:
         group = [build_instance(size, gamma=gamma, seed=seed + number) for number in range(num_instances)]
-        saddles = [saddle_point(one) for one in group]
+        saddles = [saddle_point(instance) for instance in group]
         rows.append(
             {
                 "gamma": gamma,
-                "certified": _mean([float(margins(one).min() > 0) for one in group]),
+                "certified": _mean([float(margins(instance).min() > 0) for instance in group]),
                 "right_at_saddle": _mean(
-                    [_right(one, saddle.beta) for one, saddle in zip(group, saddles, strict=True)]
+                    [_right(instance, saddle.beta) for instance, saddle in zip(group, saddles, strict=True)]
                 ),
                 "undecided": _mean([float(((saddle.beta > 0.01) & (saddle.beta < 0.99)).mean()) for saddle in saddles]),
                 "largest_gap": max(saddle.gap for saddle in saddles),
@@ -234,15 +224,15 @@ def thresholding(keeps: Sequence[int], size: int = 16, num_seeds: int = 8, seed:
     value = saddle_point(instance).value
 
     def scores(method: str, keep: int | None, theta: Array, beta: Array) -> Row:
-        terms = [fresh.terms(one) for one in theta]
+        terms = [fresh.terms(point) for point in theta]
         return {
             "method": method,
             "keep": keep,
             "right": _right(instance, beta),
-            "excess": _mean([inner_maximum(instance, one) for one in theta]) - value,
-            "ce_sparse": _mean([float(one.ell_ce[~fresh.dense].mean()) for one in terms]),
-            "ce_dense": _mean([float(one.ell_ce[fresh.dense].mean()) for one in terms]),
-            "reg_ac": _mean([float(one.reg_ac.mean()) for one in terms]),
+            "excess": _mean([inner_maximum(instance, point) for point in theta]) - value,
+            "ce_sparse": _mean([float(term.ell_ce[~fresh.dense].mean()) for term in terms]),
+            "ce_dense": _mean([float(term.ell_ce[fresh.dense].mean()) for term in terms]),
+            "reg_ac": _mean([float(term.reg_ac.mean()) for term in terms]),
         }
 
     eta_beta = eta_beta_for(bounded_constants(instance).c_beta, EPOCHS)

@@ -8,8 +8,6 @@ from scipy.optimize import minimize, root
 from adawac.errors import AdawacError
 from adawac.theory.instance import Array, Instance
 
-__all__ = ["Minimum", "SaddlePoint", "duality_gap", "inner_maximum", "inner_minimum", "saddle_point"]
-
 TOLERANCE = 1e-8
 
 
@@ -89,8 +87,8 @@ def saddle_point(instance: Instance, tolerance: float = 1e-6) -> SaddlePoint:
 
     beta, gap = np.full(instance.num_samples, 0.5), np.inf
     for method, options in (("L-BFGS-B", {"ftol": 1e-15, "gtol": 1e-10}), ("SLSQP", {"ftol": 1e-15, "maxiter": 500})):
-        found = minimize(dual, beta, jac=True, bounds=[(0, 1)] * len(beta), method=method, options=options)
-        beta = np.clip(found.x, 0, 1)
+        result = minimize(dual, beta, jac=True, bounds=[(0, 1)] * len(beta), method=method, options=options)
+        beta = np.clip(result.x, 0, 1)
         minimum = inner_minimum(instance, beta)
         gap = inner_maximum(instance, minimum.theta) - minimum.value
         if gap <= tolerance:

@@ -8,7 +8,7 @@ both, keeps its averages' mean duality gap below
 
 Each block has a step size of its own at which its two terms are equal and their sum is smallest (`balanced_steps`); the
 bound is then a little below that of Proposition 2. The proposition itself gives both blocks the same step size
-(`stated_steps`), for which the first term is about n times larger and its bound cannot be had.
+(`stated_steps`), for which the first term is about n times larger, so that its bound does not hold.
 """
 
 import math
@@ -16,17 +16,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from adawac.theory.instance import Instance, bounded_constants, margins
-
-__all__ = [
-    "StepRule",
-    "Steps",
-    "balanced_steps",
-    "eta_beta_for",
-    "provable_bound",
-    "stated_bound",
-    "stated_steps",
-    "steps_to_converge",
-]
 
 
 class Steps(NamedTuple):

@@ -20,18 +20,6 @@ from scipy.stats import qmc
 
 from adawac.errors import ConfigError
 
-__all__ = [
-    "Constants",
-    "Instance",
-    "Terms",
-    "bounded_constants",
-    "build_instance",
-    "lambda_range",
-    "margins",
-    "sampled_constants",
-    "theta_star_of",
-]
-
 Array = NDArray[np.float64]
 
 _TEACHER = np.array([2.0, -1.0, 1.0])
@@ -238,9 +226,9 @@ def theta_star_of(xi: float, separation: float) -> Array:
         loss = np.mean(np.logaddexp(0, logits) - probability * logits)
         return float(loss), inputs.T @ (expit(logits) - probability) / len(inputs)
 
-    found = np.asarray(minimize(expected, np.zeros(inputs.shape[1]), jac=True, options={"gtol": 1e-9}).x)
-    found.setflags(write=False)  # the cache hands out the same array again
-    return found
+    solution = np.asarray(minimize(expected, np.zeros(inputs.shape[1]), jac=True, options={"gtol": 1e-9}).x)
+    solution.setflags(write=False)  # the cache hands out the same array again
+    return solution
 
 
 def _widest_lambda(instance: Instance) -> float:

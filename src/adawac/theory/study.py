@@ -62,8 +62,8 @@ def _series(rows: list[dict[str, Any]]) -> list[tuple[int, str, str]]:
 
 
 def _curve(rows: list[dict[str, Any]], rule: str, size: int, key: str) -> tuple[list[float], list[float]]:
-    own = [row for row in rows if row["rule"] == rule and row["n"] == size]
-    return [row["T"] for row in own], [row[key] for row in own]
+    chosen = [row for row in rows if row["rule"] == rule and row["n"] == size]
+    return [row["T"] for row in chosen], [row[key] for row in chosen]
 
 
 def _convergence(results: Results) -> "Figure":
@@ -94,9 +94,9 @@ def _separation(results: Results) -> "Figure":
     figure, (left, right) = _panels(2)
     rows = results["convergence"]
     for size, colour, marker in _series(rows):
-        own = {"color": colour, "marker": marker, "markersize": 5}
-        left.semilogx(*_curve(rows, "balanced", size, "confident"), label=f"n = {size}", **own)
-        left.semilogx(*_curve(rows, "stated", size, "confident"), linestyle=":", **own)
+        look = {"color": colour, "marker": marker, "markersize": 5}
+        left.semilogx(*_curve(rows, "balanced", size, "confident"), label=f"n = {size}", **look)
+        left.semilogx(*_curve(rows, "stated", size, "confident"), linestyle=":", **look)
     left.plot([], [], color=_GREY, linestyle=":", label="paper's steps")
     left.set(title="weights within 0.1 of where they belong", xlabel="steps T", ylabel="share of samples")
     _legend_above_one(left, columns=3)
@@ -167,19 +167,19 @@ def _thresholding(comparison: Results) -> "Figure":
     rows = comparison["rows"]
     adawac = next(row for row in rows if row["method"] == "adawac")
     for method, colour, marker in (("trim-ratio", _COLOURS[1], "s"), ("trim-ratio+acr", _COLOURS[2], "^")):
-        own = [row for row in rows if row["method"] == method]
-        keeps = [row["keep"] for row in own]
+        chosen = [row for row in rows if row["method"] == method]
+        keeps = [row["keep"] for row in chosen]
         if method == "trim-ratio":
             left.plot(
                 keeps,
-                [row["right"] for row in own],
+                [row["right"] for row in chosen],
                 color=colour,
                 marker=marker,
                 label="trim-ratio, with or without ACR",
             )
-        right.plot(keeps, [row["excess"] for row in own], color=colour, marker=marker, label=method)
+        right.plot(keeps, [row["excess"] for row in chosen], color=colour, marker=marker, label=method)
     for axis, key in ((left, "right"), (right, "excess")):
-        axis.axhline(adawac[key], color=_COLOURS[0], linewidth=2, label="AdaWAC, not told a number")
+        axis.axhline(adawac[key], color=_COLOURS[0], linewidth=2, label="AdaWAC, which needs no number")
         axis.axvline(comparison["dense"], color=_GREY, linewidth=0.8, linestyle=":", label="true number of label-dense")
         axis.set(xlabel=f"samples kept, of {comparison['n']}", xticks=range(0, comparison["n"] + 1, 4))
     left.set(title="samples treated as what they are", ylabel="share", ylim=(0, 1.05))
@@ -259,7 +259,7 @@ def run(
         out: a folder; it is made where it does not exist.
         quick: shorter runs and coarser sweeps, for a first look.
         seed: of the instances and of Algorithm 1's draws.
-        watch: is told what begins, how many parts are done, and of how many; a line in the log by default.
+        watch: called with what begins, how many parts are done, and of how many; writes to the log by default.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"Expected a folder for the figures, but got the file {out}. Give another one.")
