@@ -72,7 +72,6 @@ def describe_samples(
 
 
 _CALL = inspect.signature(Criterion.forward)
-_OF_VIEWS = ("logits", "labels")
 
 
 class EpochRecord:
@@ -293,7 +292,8 @@ class RunRecorder:
         if not criterion.training or self._known == len(self._sparse):
             return
         call = _CALL.bind(criterion, *args, **kwargs).arguments
-        logits, labels = (call[name] if isinstance(call[name], Tensor) else call[name][0] for name in _OF_VIEWS)
+        finest = (levels if isinstance(levels, Tensor) else levels[0] for levels in (call["logits"], call["labels"]))
+        logits, labels = finest
         index, num_classes = call["index"], logits.shape[1]
         if self._shares is None:
             self._shares = self.record.values.new_full((num_classes, len(self._sparse)), torch.nan)
