@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import adawac
 from adawac.data.loader import Loader
@@ -14,8 +15,8 @@ from adawac.data.splits import resolve_split
 from adawac.data.store import Store
 from adawac.errors import ConfigError, ShapeError
 from adawac.models import build
-from adawac.runs import Run
-from adawac.runs.recorder import RunRecorder
+from adawac.runs import FIELDS, Run
+from adawac.runs.recorder import EpochRecord, RunRecorder
 from adawac.train import fit
 
 
@@ -158,6 +159,36 @@ def test_a_checkpoint_within_an_epoch_holds_its_first_steps(tmp_path):
         recorder.load_state_dict(state)
         losses.append(step(criterion).loss.item())
         assert recorder.end_epoch(1)["loss"] == pytest.approx(np.mean(losses))
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails where the host reads a value from the device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func.overloadpacket is not torch.ops.aten._local_scalar_dense, func
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_is_recorded_in_place_and_nothing_waits_for_it(tmp_path):
+    """So that a step can be captured as a CUDA graph: its replays write where the recorder reads."""
+    criterion = adawac.AdaWAC(2)
+    taken = step(criterion)
+    record = EpochRecord(criterion)
+    tensors = [record.values, record.loss, record.steps, record.bad_step]
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    call = (torch.zeros(4, 3, 8, 8), torch.ones(4, 8, 8), torch.zeros(4, 5), torch.tensor([0, 1]))
+    with NoWaiting():
+        record.add(criterion, call, {}, taken)
+        record.add(criterion, call, {}, taken._replace(loss=taken.loss * torch.nan))
+        record.add(criterion, call, {}, taken._replace(loss=taken.loss * torch.inf))
+    assert [record.steps.item(), record.bad_step.item()] == [3, 1]
+    torch.testing.assert_close(record.values, torch.stack([getattr(taken, name) for name in FIELDS]))
+    record.reset()
+    assert [record.steps.item(), record.loss.item(), record.bad_step.item()] == [0, 0, -1]
+    assert record.values.isnan().all()
+    now = [record.values, record.loss, record.steps, record.bad_step]
+    assert all(tensor is before for tensor, before in zip(now, tensors, strict=True))
+    assert [tensor.data_ptr() for tensor in tensors] == addresses
 
 
 def plain_pytorch(config, out):

@@ -161,8 +161,9 @@ class Run:
     @property
     def selected_checkpoint(self) -> str:
         """Name of the checkpoint that is the run's result: what `validation.select` says, or `last` without that."""
-        selected = "last" if self.config is None else self.config.validation.select
-        return selected if selected in self.checkpoints else "last"
+        if "best" in self.checkpoints and self.config is not None:
+            return self.config.validation.select
+        return "last"
 
     def checkpoint_name(self, name: str | None = None) -> str:
         """Return the name of a checkpoint that is there: `name`, or by default the selected one."""

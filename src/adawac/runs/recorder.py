@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +72,6 @@ def describe_samples(
 
 
 _CALL = inspect.signature(Criterion.forward)
-_OF_VIEWS = ("logits", "labels")
 
 
 class EpochRecord:
@@ -272,9 +271,8 @@ class RunRecorder:
             self._write_samples(self.samples, np.arange(len(self.samples)))
 
     def rewind(self, epoch: int) -> None:
-        """Drop what was written after `epoch`, and go on from there."""
-        if self.writer is not None:
-            self.writer.rewind(epoch)
+        """Drop what was written after `epoch`, and go on from there. Every rank calls it."""
+        _on_first_rank(lambda: cast(RunWriter, self.writer).rewind(epoch))
         self.done = epoch
 
     @property
@@ -293,7 +291,8 @@ class RunRecorder:
         if not criterion.training or self._known == len(self._sparse):
             return
         call = _CALL.bind(criterion, *args, **kwargs).arguments
-        logits, labels = (call[name] if isinstance(call[name], Tensor) else call[name][0] for name in _OF_VIEWS)
+        levels = (call["logits"], call["labels"])  # with deep supervision, lists of them, the finest first
+        logits, labels = (level if isinstance(level, Tensor) else level[0] for level in levels)
         index, num_classes = call["index"], logits.shape[1]
         if self._shares is None:
             self._shares = self.record.values.new_full((num_classes, len(self._sparse)), torch.nan)
@@ -315,7 +314,7 @@ class RunRecorder:
         if epoch < 1:
             raise ConfigError(f"Expected the first epoch to be 1, but got {epoch}. Call end_epoch(epoch + 1).")
         self.done = epoch
-        values = self.record.gathered().cpu().numpy()  # the one place where the host waits for the device
+        values = self.record.gathered().cpu().numpy()  # the host waits for the device here only
         seen = np.flatnonzero(~np.isnan(values).all(0))
         if not len(seen):
             return {}

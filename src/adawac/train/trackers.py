@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +12,13 @@ from adawac.errors import MissingDependencyError
 from adawac.runs import RunWriter
 
 log = logging.getLogger(__name__)
+
+_NEEDS = {
+    "csv": (),
+    "tensorboard": ("tensorboard",),
+    "wandb": ("wandb", "lightning"),
+    "mlflow": ("mlflow", "sqlalchemy", "lightning"),
+}
 
 
 class Trackers:
@@ -24,7 +31,7 @@ class Trackers:
     """
 
     def __init__(self, run: RunWriter | None, config: TrainConfig):
-        self._open = {name: _LOGGERS[name](run) for name in config.track} if run is not None else {}
+        self._open = {name: _build(name, run) for name in config.track} if run is not None else {}
         self._each("log_hyperparams", dict(_flatten(to_dict(config))))
 
     def __enter__(self) -> Self:
@@ -64,47 +71,25 @@ def check_trackers(names: Sequence[str]) -> None:
             )
 
 
-def _csv(run: RunWriter) -> Any:
-    from lightning_fabric.loggers.csv_logs import CSVLogger
+def _build(name: str, run: RunWriter) -> Any:
+    folder, version = run.folder / "trackers", f"start-{run.session}"
+    if name == "csv":
+        from lightning_fabric.loggers.csv_logs import CSVLogger
 
-    return CSVLogger(run.folder / "trackers", "csv", f"start-{run.session}", flush_logs_every_n_steps=1)
+        return CSVLogger(folder, name, version, flush_logs_every_n_steps=1)
+    if name == "tensorboard":
+        from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-
-def _tensorboard(run: RunWriter) -> Any:
-    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
-
-    return TensorBoardLogger(run.folder / "trackers", "tensorboard", f"start-{run.session}", default_hp_metric=False)
-
-
-def _wandb(run: RunWriter) -> Any:
-    from lightning.pytorch.loggers import WandbLogger
-
-    folder = run.folder / "trackers"
+        return TensorBoardLogger(folder, name, version, default_hp_metric=False)
     folder.mkdir(parents=True, exist_ok=True)
-    return WandbLogger(name=run.folder.name, save_dir=folder, project="adawac", id=None)
+    if name == "wandb":
+        from lightning.pytorch.loggers import WandbLogger
 
-
-def _mlflow(run: RunWriter) -> Any:
+        return WandbLogger(name=run.folder.name, save_dir=folder, project="adawac", id=None)
     from lightning.pytorch.loggers import MLFlowLogger
 
-    folder = run.folder / "trackers"
-    folder.mkdir(parents=True, exist_ok=True)
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
     return MLFlowLogger(experiment_name="adawac", run_name=run.folder.name, tracking_uri=uri)
-
-
-_NEEDS = {
-    "csv": (),
-    "tensorboard": ("tensorboard",),
-    "wandb": ("wandb", "lightning"),
-    "mlflow": ("mlflow", "sqlalchemy", "lightning"),
-}
-_LOGGERS: Mapping[str, Callable[[RunWriter], Any]] = {
-    "csv": _csv,
-    "tensorboard": _tensorboard,
-    "wandb": _wandb,
-    "mlflow": _mlflow,
-}
 
 
 def _flatten(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
