@@ -204,7 +204,7 @@ def test_runs_that_cannot_be_evaluated(outcome_run, outcomes, tmp_path, capsys):
     refuse([bare.folder], r"checkpoints: there is none", capsys)
     drawn = example_run(tmp_path / "example")
     refuse([drawn.folder], r"names none\. Give --data", capsys)
-    refuse([outcome_run.folder, "--device", "cuda:77"], r"Use auto, cpu or cuda", capsys)
+    refuse([outcome_run.folder, "--device", "cuda:77"], r"Use auto, cpu, cuda", capsys)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from lightning_fabric import Fabric
 
+from adawac.config import DataConfig, TrainConfig
 from adawac.data.preparation import prepare
 from adawac.errors import RunError
 from adawac.evaluation import evaluate
 from adawac.evaluation.scorers import Scorers
-from adawac.inference import predict
+from adawac.inference import load_trained, predict
+from adawac.train.engine import validate
 from tests.data.scans import AFFINES, make_nnunet
 from tests.inference.made_runs import make_run
 
@@ -98,3 +101,26 @@ def test_nan_is_the_same_error(scans, tmp_path, monkeypatch, tta):
         evaluated(run, store, monkeypatch, tta=tta, device="cpu")
     done = predict(run, scans, tmp_path / "out", tta=tta, device="cpu")
     assert {prediction.error for prediction in done} == {str(caught.value)}
+
+
+def validated(run, store):
+    """What validation during training would say, and the network."""
+    network = load_trained(run).network.train()
+    config = TrainConfig(data=DataConfig(image_size=(16, 16), batch_size=4))
+    return validate(network, store, store.cases, config, Fabric(accelerator="cpu", devices=1)), network
+
+
+def test_validation_scores_what_evaluate_does(scans, tmp_path):
+    store = prepare("nifti", scans, tmp_path / "store", workers=1, progress=False)
+    run = trained_on(store, tmp_path / "run")
+    (evaluation,) = evaluate(run, data=store.path, part="train", workers=0, gallery=0, device="cpu")
+    numbers, network = validated(run, store)
+    assert numbers["val_dice"] == pytest.approx(evaluation.summaries["dice"][-1].mean)
+    assert network.training
+
+
+def test_validation_notices_nan(scans, tmp_path):
+    store = prepare("nifti", scans, tmp_path / "store", workers=1, progress=False)
+    run = trained_on(store, tmp_path / "run", "tests.networks.threshold_network:broken")
+    with pytest.raises(RunError, match="Expected finite numbers from the network of this training"):
+        validated(run, store)

@@ -237,7 +237,8 @@ class Grid:
         self, preprocessing: Preprocessing, shape: Sequence[int], spacing: Sequence[float], affine: Affine | None
     ):
         self._axis, self._native_shape, self.affine = preprocessing.axis, tuple(shape), affine
-        self._order, self._flipped = tuple(range(len(shape))), ()
+        self._order: tuple[int, ...] = tuple(range(len(shape)))
+        self._flipped: tuple[int, ...] = ()
         if preprocessing.orientation and affine is not None:
             from nibabel.orientations import axcodes2ornt, inv_ornt_aff, io_orientation, ornt_transform
 
@@ -246,15 +247,15 @@ class Grid:
             self._flipped = tuple(int(axis) for axis in np.flatnonzero(turn[:, 1] < 0))
             self.affine = affine @ inv_ornt_aff(turn, self._native_shape)
         self._turned_shape = tuple(self._native_shape[axis] for axis in self._order)
-        own = tuple(spacing[axis] for axis in self._order)
         self.native_axis = self._order[self._axis]
-        self.shape, self.spacing, self._resampled = self._turned_shape, own, preprocessing.spacing is not None
+        native = self.spacing = tuple(spacing[axis] for axis in self._order)
+        self.shape, self._resampled = self._turned_shape, preprocessing.spacing is not None
         if preprocessing.spacing:
-            self.spacing = tuple(new or old for new, old in zip(preprocessing.spacing, own, strict=True))
-            sides = zip(self._turned_shape, own, self.spacing, strict=True)
+            self.spacing = tuple(new or old for new, old in zip(preprocessing.spacing, native, strict=True))
+            sides = zip(self._turned_shape, native, self.spacing, strict=True)
             self.shape = tuple(max(1, round(side * old / new)) for side, old, new in sides)
-        self._scale = np.array(self.spacing) / np.array(own)
-        self._back = np.array(own) / np.array(self.spacing)
+        self._scale = np.array(self.spacing) / np.array(native)
+        self._back = np.array(native) / np.array(self.spacing)
         self._offset = _offset(self._scale, self._turned_shape, self.shape)
         if preprocessing.spacing and self.affine is not None:
             step = np.eye(4)
@@ -307,7 +308,7 @@ class Grid:
 
 def _offset(scale: Array, old: Sequence[int], new: Sequence[int]) -> Array:
     """Return where voxel 0 of a new grid lies in the old one, if both have the same centre."""
-    return ((np.array(old) - 1) - scale * (np.array(new) - 1)) / 2
+    return np.asarray(((np.array(old) - 1) - scale * (np.array(new) - 1)) / 2)
 
 
 def _stretch(volume: Array, scale: Array, offset: Array, shape: Sequence[int], spline: int) -> Array:

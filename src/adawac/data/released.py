@@ -20,8 +20,6 @@ from adawac.data.resample import Ragged
 from adawac.data.views import ViewDraws
 from adawac.errors import ConfigError
 
-__all__ = ["cubic_zoom", "nearest_zoom", "rotate", "transform"]
-
 Array = npt.NDArray[Any]
 
 

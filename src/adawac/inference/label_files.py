@@ -59,7 +59,7 @@ def write_seg(path: Path, labels: npt.NDArray[np.integer[Any]], volume: Volume, 
     Patient, study and frame of reference are those of the series, as DICOM wants it.
     """
     hd = load_highdicom()
-    sources = [load_pydicom().dcmread(one, stop_before_pixels=True) for one in volume.files]
+    sources = [load_pydicom().dcmread(path, stop_before_pixels=True) for path in volume.files]
     # highdicom's axes are (slice, row, column) in LPS; ours are (column, row, slice) in RAS.
     try:
         seg = _quietly(
@@ -153,8 +153,8 @@ def class_table(class_names: Sequence[str], values: Sequence[int]) -> list[dict[
 
 def label_dtype(values: Sequence[int]) -> np.dtype[Any]:
     """Return the smallest type that NIfTI readers know and that holds these label values."""
-    kinds = (np.uint8, np.int16, np.int32)
-    return np.dtype(next(one for one in kinds if np.iinfo(one).min <= min(values) and max(values) <= np.iinfo(one).max))
+    ranges = [np.iinfo(kind) for kind in (np.uint8, np.int16, np.int32)]
+    return next(kind.dtype for kind in ranges if kind.min <= min(values) and max(values) <= kind.max)
 
 
 def write_labels(path: Path, labels: Array, volume: Volume, classes: Sequence[Mapping[str, Any]]) -> None:
@@ -175,8 +175,8 @@ def write_probabilities(
     header.set_intent("estimate", name="probability")
     with _compressed(path) as stream:
         header.write_to(stream)
-        for one in volumes:
-            _write_array(stream, one)
+        for shares in volumes:
+            _write_array(stream, shares)
 
 
 def write_sidecar(path: Path, data: Mapping[str, Any]) -> None:
@@ -188,21 +188,21 @@ def _header(volume: Volume, shape: Sequence[int], dtype: "np.dtype[Any]", classe
     """Return a header with the scan's geometry, bit for bit, and nothing else of it: descriptions may name people."""
     import nibabel as nib
 
-    own = volume.header
-    header: Any = nib.Nifti1Header() if own is None else type(own)()
+    scan = volume.header
+    header: Any = nib.Nifti1Header() if scan is None else type(scan)()
     header.set_data_dtype(dtype)
     header.set_data_shape(shape)
-    if own is None:
+    if scan is None:
         header.set_xyzt_units("mm")
         header.set_sform(volume.affine, code="scanner")
         gram = volume.affine[:3, :3].T @ volume.affine[:3, :3]
         sheared = not np.allclose(gram, np.diag(np.diag(gram)), atol=1e-4)  # a tilted gantry: no quaternion says that
         header.set_qform(volume.affine, code="unknown" if sheared else "scanner")
     else:
-        header["pixdim"][:4] = own["pixdim"][:4]
+        header["pixdim"][:4] = scan["pixdim"][:4]
         for name in _GEOMETRY:
-            header[name] = own[name]
-    names = ", ".join(f"{one['value']} {one['name']}" for one in classes[1:])
+            header[name] = scan[name]
+    names = ", ".join(f"{row['value']} {row['name']}" for row in classes[1:])
     header["descrip"] = f"adawac {adawac.__version__}: {names}".encode("ascii", "replace")[:79]
     header.extensions.append(nib.nifti1.Nifti1Extension("comment", json.dumps({"classes": list(classes)}).encode()))
     return header

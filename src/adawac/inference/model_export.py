@@ -60,7 +60,7 @@ def export_model(
         run: The run folder, one of its checkpoints, or a model folder.
         out: A file `….onnx`, or a folder, which `adawac predict` takes on another machine.
         checkpoint: `last`, `best` or another checkpoint; by default what the run's configuration selects.
-        overwrite: Replace a file or a model folder that is there.
+        overwrite: Replace a file or a model folder that exists.
         trust_code: Also load a model folder that names code to import (see `adawac.inference.load_trained`).
     """
     path = Path(out)
@@ -77,12 +77,12 @@ def export_model(
 def _check_target(path: Path, overwrite: bool) -> None:
     """Refuse what would replace something, and what is neither an ONNX file nor a model folder."""
     if path.suffix.lower() == ".onnx":
-        there = path.exists()
+        exists = path.exists()
         fine = path.is_file()
     else:
-        there = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        exists = path.exists() and (not path.is_dir() or any(path.iterdir()))
         fine = (path / CARD).is_file()
-    if there and not fine:
+    if exists and not fine:
         raise ConfigError(f"Expected a new folder or an .onnx file, but {path} is something else. Give another --out.")
-    if there and not overwrite:
-        raise ConfigError(f"Expected a new file or folder, but {path} is there. Give --overwrite, or another --out.")
+    if exists and not overwrite:
+        raise ConfigError(f"Expected a new file or folder, but {path} exists. Give --overwrite, or another --out.")

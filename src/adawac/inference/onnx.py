@@ -1,4 +1,4 @@
-"""ONNX through torch's dynamo exporter, checked against torch before the file is there."""
+"""ONNX through torch's dynamo exporter, checked against torch before the file appears."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ def export_onnx(trained: Trained, path: Path) -> tuple[tuple[str, ...], str, flo
         library(name, "adawac[export]")
     predictor = Predictor.of([trained], device="cpu")
     with beside(path) as temporary:
-        temporary.touch()  # a folder that cannot be written to is found out now, and is no fault of the network's
+        temporary.touch()  # a folder that cannot be written to fails here: that is not the network's fault
         try:
             return _attempt(predictor, trained, temporary, (0, 2, 3))
         except (RunError, _FailedError) as error:

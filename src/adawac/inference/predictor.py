@@ -103,14 +103,14 @@ class Predictor:
     - NaN or infinity in what the networks give is a `RunError`.
 
     Args:
-        networks: The networks; they are moved to the device and put into evaluation mode.
+        networks: The networks; they are put into evaluation mode and onto the device.
         image_size: Size of their input.
         resize: How images are resized to it: as in training. `released` has SciPy's numbers, both ways.
         name: Whose networks they are, for messages.
         device: `auto`, `cpu`, `cuda`, …
         precision: What the networks compute in.
-        autocast: Replaces `precision`: what the networks compute under. Validation during training computes as the
-            training does.
+        autocast: Replaces `precision`: what the networks compute under, as they are. Validation during training
+            computes as the training does.
         tta: Average the probabilities over flipped images, too.
         batch_size: Slices at a time; by default what suits the device.
     """
@@ -133,14 +133,16 @@ class Predictor:
         if batch_size is not None and batch_size < 1:  # slices that are never used up would be packed forever
             raise ConfigError(f"Expected one slice or more at a time, but got batch_size={batch_size}. Raise it.")
         self.device, self.image_size, self.resize, self.name = find_device(device), image_size, resize, name
-        self.ensemble = Ensemble(networks, tta).to(self.device).eval()
+        self.ensemble = Ensemble(networks, tta).eval()
         self.batch_size = batch_size or min(
             max(1, _BATCH.get(self.device.type, 16) * 224 * 224 // math.prod(image_size)), 512
         )
         half = functools.partial(torch.autocast, self.device.type, torch.bfloat16)
         self._context = autocast or (half if precision == "bf16" else self._float32)
-        if autocast is None and precision == "bf16" and self.device.type == "cuda":
-            self.ensemble.to(memory_format=torch.channels_last)  # what the tensor cores want
+        if autocast is None:
+            self.ensemble.to(self.device)
+            if precision == "bf16" and self.device.type == "cuda":
+                self.ensemble.to(memory_format=torch.channels_last)  # what the tensor cores want
 
     @classmethod
     def of(cls, members: Sequence[Trained], **options: Any) -> "Predictor":

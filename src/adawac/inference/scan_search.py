@@ -1,4 +1,4 @@
-"""Which scans were meant: files, folders and patterns to NIfTI files and DICOM series, each with a name of its own."""
+"""From files, folders and patterns to scans: NIfTI files and DICOM series, each with its own name."""
 
 import os
 from collections import Counter
@@ -45,29 +45,29 @@ class Scan:
     @property
     def path(self) -> Path:
         """What a person would call the scan: its file, or the folder of its series."""
-        return min((one.parent for one in self.files), key=_depth) if len(self.files) > 1 else self.files[0]
+        return _folder(self.files) if len(self.files) > 1 else self.files[0]
 
 
-def find_scans(given: Iterable[Path | str], channels: int = 1, leave_out: Path | None = None) -> list[Scan]:
+def find_scans(paths: Iterable[Path | str], channels: int = 1, leave_out: Path | None = None) -> list[Scan]:
     """Return the scans that files, folders and patterns stand for, each once.
 
     Args:
-        given: NIfTI files, DICOM files, folders of either (searched all the way down, but for nnU-Net's label maps), or
+        paths: NIfTI files, DICOM files, folders of either (searched all the way down, but for nnU-Net's label maps), or
             glob patterns of these.
         channels: Channels of a scan. With several, files CASE_0000.nii.gz, CASE_0001.nii.gz, … are one scan.
         leave_out: A folder that is not searched: where the label maps go.
     """
-    places = list(_places(given))
-    scans = list(_scans_of([one for one in places if not one.is_dir()], channels, folder=None))
-    for folder in (one for one in places if one.is_dir()):
+    existing = list(_existing(paths))
+    scans = list(_scans_of([path for path in existing if not path.is_dir()], channels, folder=None))
+    for folder in (path for path in existing if path.is_dir()):
         if beside := _scans_beside(folder.absolute()):
             raise MissingFileError(f"Expected scans, but {folder} holds label maps. Give {beside}.")
-        own = list(_scans_of(sorted(_below(folder, leave_out)), channels, folder))
-        if not own:
+        below = list(_scans_of(sorted(_below(folder, leave_out)), channels, folder))
+        if not below:
             raise MissingFileError(
-                f"Expected scans in {folder}, but it has neither NIfTI files nor DICOM series. Correct the path."
+                f"Expected scans in {folder}, but it has neither NIfTI files nor DICOM series. Check the path."
             )
-        scans += own
+        scans += below
     return _named({scan.files[0].resolve(): scan for scan in reversed(scans)}.values())
 
 
@@ -80,30 +80,34 @@ def find_cases(folders: Iterable[Path | str], images: Sequence[str], leave_out: 
         leave_out: A folder that is not searched: where the label maps go.
     """
     scans = []
-    for folder in _places(folders):
+    for folder in _existing(folders):
         if not folder.is_dir():
-            raise MissingFileError(f"Expected a folder to look for {images[0]!r} in, but {folder} is a file. Give it.")
+            raise MissingFileError(
+                f"Expected a folder to look for {images[0]!r} in, but {folder} is a file. Give its folder."
+            )
         skipped = _skipped(folder, leave_out)
         channels = [glob_cases(folder, pattern) for pattern in images]
-        found = [case for case, path in channels[0].items() if not (skipped and path.resolve().is_relative_to(skipped))]
-        if not found:
-            raise MissingFileError(f"Expected scans that match {images[0]!r} in {folder}, but got none. Correct it.")
-        for case in found:
-            missing = [pattern for pattern, own in zip(images, channels, strict=True) if case not in own]
+        cases = [case for case, path in channels[0].items() if not (skipped and path.resolve().is_relative_to(skipped))]
+        if not cases:
+            raise MissingFileError(
+                f"Expected scans that match {images[0]!r} in {folder}, but got none. Check the pattern and the folder."
+            )
+        for case in cases:
+            missing = [pattern for pattern, paths in zip(images, channels, strict=True) if case not in paths]
             problem = f"Expected every channel, but nothing matches {missing[0]!r}. Add the file." if missing else ""
-            files = tuple(own[case] for own in channels if case in own)
+            files = tuple(paths[case] for paths in channels if case in paths)
             scans.append(Scan(name=case or folder.resolve().name, kind="nifti", files=files, problem=problem))
     return _named({scan.files[0].resolve(): scan for scan in reversed(scans)}.values())
 
 
-def _places(given: Iterable[Path | str]) -> Iterator[Path]:
-    """Yield what exists of the given words; those that do not exist are patterns."""
-    for word in given:
+def _existing(words: Iterable[Path | str]) -> Iterator[Path]:
+    """Yield the files and folders that words stand for; words that do not exist are patterns."""
+    for word in words:
         path = Path(word).expanduser()
         matches = [path] if path.exists() else _matches(path)
         if not matches:
             raise MissingFileError(
-                f"Expected a scan, a folder or a pattern, but {word} matches nothing. Correct the path."
+                f"Expected a scan, a folder or a pattern, but {word} matches nothing. Check the path."
             )
         yield from matches
 
@@ -114,21 +118,21 @@ def _matches(pattern: Path) -> list[Path]:
     if fixed is None:
         return []
     root = Path(*pattern.parts[:fixed])
-    found = find(root, str(Path(*pattern.parts[fixed:])))
-    folders = {one for one in found if one.is_dir()}
-    folders |= {one for path in found for one in path.parents if one != root and _scans_beside(one)}
-    return [one for one in found if folders.isdisjoint(one.parents)]
+    matches = find(root, str(Path(*pattern.parts[fixed:])))
+    folders = {path for path in matches if path.is_dir()}
+    folders |= {folder for path in matches for folder in path.parents if folder != root and _scans_beside(folder)}
+    return [path for path in matches if folders.isdisjoint(path.parents)]
 
 
 def _below(folder: Path, leave_out: Path | None) -> Iterator[Path]:
     """Yield the files of a folder, without earlier label maps and nnU-Net's, and folders that are closed."""
     skipped = _skipped(folder, leave_out)
 
-    def no_scans(one: Path) -> bool:
-        return _scans_beside(one) is not None or (skipped is not None and one.resolve().is_relative_to(skipped))
+    def no_scans(path: Path) -> bool:
+        return _scans_beside(path) is not None or (skipped is not None and path.resolve().is_relative_to(skipped))
 
-    for place, files in walk(folder, no_scans):
-        yield from [place] if is_closed(place) else files
+    for searched, files in walk(folder, no_scans):
+        yield from [searched] if is_closed(searched) else files
 
 
 def _scans_beside(folder: Path) -> Path | None:
@@ -156,7 +160,7 @@ def _scans_of(paths: Iterable[Path], channels: int, folder: Path | None) -> Iter
             problem = "Expected a folder of scans, but it may not be read. Change its permissions."
             yield Scan(name=path.name, kind="nifti", files=(path,), problem=problem)
         elif not path.exists():
-            problem = "Expected a file, but it is a link to nothing. Mend the link, or fetch what it leads to."
+            problem = "Expected a file, but it is a link to nothing. Fix the link, or fetch what it leads to."
             yield Scan(name=stem(path), kind="nifti", files=(path,), problem=problem)
         elif is_nifti(path):
             nifti.append(path)
@@ -207,9 +211,8 @@ def _dicom_scans(paths: Sequence[Path], folder: Path | None) -> Iterator[Scan]:
             yield Scan(name=path.stem, kind="dicom", files=(path,), problem=problem)
     folders = Counter(_folder(files) for files in series.values())
     for (uid, _), files in series.items():
-        own = _folder(files)
-        name = _absolute(own).name
-        if folders[own] > 1:  # several series in one folder
+        name = _absolute(_folder(files)).name
+        if folders[_folder(files)] > 1:  # several series in one folder
             name += "_" + sha256(uid.encode()).hexdigest()[:8]
         yield Scan(name=name, kind="dicom", files=tuple(files))
 
@@ -228,7 +231,7 @@ def _read_header(path: Path) -> Any:
 
 
 def _folder(files: Iterable[Path]) -> Path:
-    return min((one.parent for one in files), key=_depth)
+    return min((path.parent for path in files), key=lambda folder: len(folder.parts))
 
 
 def _absolute(folder: Path) -> Path:
@@ -236,35 +239,31 @@ def _absolute(folder: Path) -> Path:
     return Path(os.path.abspath(folder))  # noqa: PTH100  Path.absolute keeps a/..
 
 
-def _depth(path: Path) -> int:
-    return len(path.parts)
-
-
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
 def _named(scans: Iterable[Scan]) -> list[Scan]:
     """Return the scans with names that differ: the folders above come before the name, as many as it takes."""
-    found = sorted(scans, key=lambda scan: [str(one) for one in scan.files])
-    above = [_folders_above(scan) for scan in found]
-    depth = [0] * len(found)
+    scans = sorted(scans, key=lambda scan: [str(path) for path in scan.files])
+    above = [_folders_above(scan) for scan in scans]
+    depth = [0] * len(scans)
     while True:
         names = [
-            "_".join([*up[len(up) - deep :], scan.name]) for scan, up, deep in zip(found, above, depth, strict=True)
+            "_".join([*up[len(up) - deep :], scan.name]) for scan, up, deep in zip(scans, above, depth, strict=True)
         ]
         count = Counter(name.casefold() for name in names)  # not every file system tells A from a
         clash = [k for k, name in enumerate(names) if count[name.casefold()] > 1]
-        places: dict[str, set[str]] = {}
+        folders: dict[str, set[str]] = {}
         for k in clash:
-            places.setdefault(names[k].casefold(), set()).add("/".join(above[k]))
-        deeper = [k for k in clash if depth[k] < len(above[k]) and len(places[names[k].casefold()]) > 1]
+            folders.setdefault(names[k].casefold(), set()).add("/".join(above[k]))
+        deeper = [k for k in clash if depth[k] < len(above[k]) and len(folders[names[k].casefold()]) > 1]
         if not deeper:
             break
         for k in deeper:
             depth[k] += 1
     for k in clash:  # such as a.nii and a.nii.gz in one folder
-        names[k] += "_" + sha256(str(found[k].files[0].resolve()).encode()).hexdigest()[:8]
-    return [replace(scan, name=name) for scan, name in zip(found, names, strict=True)]
+        names[k] += "_" + sha256(str(scans[k].files[0].resolve()).encode()).hexdigest()[:8]
+    return [replace(scan, name=name) for scan, name in zip(scans, names, strict=True)]
 
 
 def _folders_above(scan: Scan) -> list[str]:

@@ -71,10 +71,10 @@ def _from_run(run: Run, checkpoint: str | None, device: torch.device | str) -> T
 def _result(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the averaged weights where there are some, else those that training moved."""
     for prefix in ("averaged.module.", "network."):
-        found = {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
-        if found:
+        weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        if weights:
             break
-    return found
+    return weights
 
 
 def _from_model(folder: Path, checkpoint: str | None, device: torch.device | str, trust_code: bool) -> Trained:

@@ -65,11 +65,11 @@ def _name_reason(name: str) -> str | None:
 def _option_reasons(name: str, value: Any) -> Iterator[str]:
     """Yield what speaks against an option, or against those within it."""
     if isinstance(value, Mapping):
-        for inner, one in value.items():
-            yield from _option_reasons(inner, one)
+        for inner, option in value.items():
+            yield from _option_reasons(inner, option)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _option_reasons(name, one)
+        for option in value:
+            yield from _option_reasons(name, option)
     elif value and _FETCHES.search(name):
         yield f"the option {name!r}, which may fetch or load something"
     elif isinstance(value, str) and (_OPENS.search(name) or not _PLAIN.fullmatch(value)):

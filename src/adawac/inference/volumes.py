@@ -202,13 +202,13 @@ def _series_blocks(files: Sequence[Path], affine: Affine, shape: tuple[int, int,
     """Read a series in blocks. Each begins with the last slice of the one before: no gap escapes `read_series`."""
     for start, stop in _ranges(shape[2], shape[0] * shape[1]):
         again = 1 if start else 0
-        image, own = read_series(files[start - again : stop])
+        image, block_affine = read_series(files[start - again : stop])
         step = float(np.linalg.norm(affine[:3, 2]))
-        if stop - start + again > 1 and not np.allclose(own[:3, :3], affine[:3, :3], atol=0.1 * step):
+        if stop - start + again > 1 and not np.allclose(block_affine[:3, :3], affine[:3, :3], atol=0.1 * step):
             raise DataError(
                 f"Expected the slices from {files[start]} to {files[stop - 1]} to go on as those before, {step:.3g} mm "
-                f"apart, but they are {np.linalg.norm(own[:3, 2]):.3g} mm apart or turned: a slice is missing, or "
-                "there are two scans. Export the series again."
+                f"apart, but they are {np.linalg.norm(block_affine[:3, 2]):.3g} mm apart or turned: a slice is "
+                "missing, or there are two scans. Export the series again."
             )
         if image.shape[:2] != shape[:2]:
             raise DataError(f"Expected slices of {shape[:2]}, but got {image.shape[:2]} in {files[start]}. Split them.")
