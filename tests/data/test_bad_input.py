@@ -216,7 +216,7 @@ def test_a_disk_that_is_full_for_the_table_keeps_the_cases(tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     root = make_nnunet(tmp_path / "in", cases=2)
-    monkeypatch.setattr("adawac.data.preparation.write_table", full)
+    monkeypatch.setattr("adawac.data.cases.SampleTable.write_csv", full)
     with pytest.raises(DataError, match="write the table"):
         prepare("nifti", root, tmp_path / "out", workers=1)
     assert not is_store(tmp_path / "out")

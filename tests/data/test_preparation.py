@@ -220,7 +220,7 @@ def test_a_store_with_a_replaced_case_is_incomplete_until_its_table_is_new(tmp_p
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("adawac.data.preparation.write_table", killed)
+    monkeypatch.setattr("adawac.data.cases.SampleTable.write_csv", killed)
     with pytest.raises(KeyboardInterrupt):
         prepare("nifti", root, tmp_path / "out", workers=1)
     assert not is_store(tmp_path / "out")

@@ -179,7 +179,7 @@ def test_a_damaged_store_names_the_file_and_what_to_do(tmp_path, file, content):
 
 
 def test_a_store_that_is_gone_is_not_called_unfinished(tmp_path):
-    with pytest.raises(MissingFileError, match=r"gone is not there. Check the path.*adawac train STORE --out RUN"):
+    with pytest.raises(MissingFileError, match=r"gone is not there. Correct the path.*adawac train STORE --out RUN"):
         Store(tmp_path / "gone")
     with pytest.raises(MissingFileError, match=r"no store.json. Run `adawac prepare` \(again"):
         Store(tmp_path)
