@@ -107,7 +107,7 @@ def examine_samples(
     """
     if not len(epochs):
         return Findings(suspects=[], remark="")
-    dense, empty, moving = is_label_dense(share), is_label_sparse(share), np.isfinite(beta).any(axis=0)
+    dense, empty, moving = is_label_dense(share), is_label_sparse(share), np.asarray(np.isfinite(beta).any(axis=0))
     rules = [(_dense_with_high_ce(share, ell_ce), dense), (_empty_with_high_ce(share, ell_ce), empty)]
     seen = beta[np.isfinite(beta)]
     if seen.size and np.ptp(seen) > 1e-6:  # a method that leaves beta alone says nothing by it
