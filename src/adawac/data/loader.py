@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,20 +33,14 @@ _MAPPED_BYTES = 16 << 20
 _CHUNK = 64
 
 
-class Batch(TypedDict):
-    """One rank's part of a global batch.
+class Batch(ViewBatch):
+    """One rank's part of a global batch: the views, and which samples they are of.
 
     Attributes:
-        images: (B, C, *S) of each view.
-        labels: (B, *S) of each view.
-        views: (B, d, d+1) of each view: its map to the resized untransformed image (see `adawac.data.views`).
         index: (B,) rows of beta.
         global_size: Samples in the global batch, over all ranks.
     """
 
-    images: tuple[Float[Tensor, "B C *S"], ...]
-    labels: tuple[Int[Tensor, "B *S"], ...]
-    views: tuple[Float[Tensor, "B d d+1"], ...]
     index: Int[Tensor, " B"]
     global_size: int
 

@@ -149,7 +149,7 @@ def _describe(source: Source, preprocessing: Preprocessing) -> dict[str, Any]:
         dataset=source.dataset,
         class_names=source.class_names,
         channels=source.channels,
-        label_values=tuple(source.classes.values()),
+        label_values=tuple(tuple(map(int, values)) for values in source.classes.values()),
         preprocessing=preprocessing,
     )
     record = {
