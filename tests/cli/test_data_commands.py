@@ -174,19 +174,19 @@ def test_diagnose_reports_faults_with_exit_code_1(tmp_path, capsys):
 
 def test_both_commands_read_scans_in_the_same_way(tmp_path, monkeypatch):
     """What `diagnose` looked at must be what `prepare` then takes: every option reaches both, as the same value."""
-    told = []
+    calls = []
 
-    def told_of(*_, **given):
-        told.append(given)
+    def record(*_, **options):
+        calls.append(options)
         raise ConfigError("Expected no more.")
 
-    monkeypatch.setattr("adawac.data.diagnosis.diagnose", told_of)
-    monkeypatch.setattr("adawac.data.preparation.prepare", told_of)
+    monkeypatch.setattr("adawac.data.diagnosis.diagnose", record)
+    monkeypatch.setattr("adawac.data.preparation.prepare", record)
     words = ["--images", "ct", "--images", "pet", "--labels", "l", "--classes", "liver=1", "vessel=2,3"]
     words += ["--channels", "ct", "pet", "--patient", "p", "--groups", "g.csv", "--skip-unlabelled"]
     assert run(["diagnose", str(tmp_path), *words]) == run(["prepare", "nifti", str(tmp_path), "store", *words]) == 2
     names = [field.name for field in fields(SourceOptions)]
-    first, second = ({name: given[name] for name in names} for given in told)
+    first, second = ({name: options[name] for name in names} for options in calls)
     assert (
         first
         == second

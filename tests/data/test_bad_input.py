@@ -130,8 +130,8 @@ def test_a_volume_that_is_written_as_a_series_of_one_is_a_volume(tmp_path):
     for name in (IMAGE, "imagesTr/case_00_0001.nii.gz", LABEL):
         overwrite(root, name, np.asarray(nib.load(root / name).dataobj)[..., None])
     four = prepare("nifti", root, tmp_path / "b", workers=1)
-    for one, other in zip(plain.stack("case_00"), four.stack("case_00"), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for expected, read in zip(plain.stack("case_00"), four.stack("case_00"), strict=True):
+        np.testing.assert_array_equal(expected, read)
 
 
 @pytest.mark.parametrize("source", ["acdc", "synapse", "nifti", "dicom"])
@@ -216,7 +216,7 @@ def test_a_disk_that_is_full_for_the_table_keeps_the_cases(tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     root = make_nnunet(tmp_path / "in", cases=2)
-    monkeypatch.setattr("adawac.data.preparation.write_table", full)
+    monkeypatch.setattr("adawac.data.cases.SampleTable.write_csv", full)
     with pytest.raises(DataError, match="write the table"):
         prepare("nifti", root, tmp_path / "out", workers=1)
     assert not is_store(tmp_path / "out")

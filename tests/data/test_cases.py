@@ -57,7 +57,7 @@ def test_class_pixels_counts_like_a_loop(slices, classes, data):
     label = np.array(data.draw(st.lists(st.integers(0, classes - 1), min_size=6 * slices, max_size=6 * slices)))
     label = label.reshape(slices, 2, 3).astype(np.uint8)
     counted = class_pixels(label, classes)
-    assert counted.tolist() == [[int((one == k).sum()) for k in range(classes)] for one in label]
+    assert counted.tolist() == [[int((entry == k).sum()) for k in range(classes)] for entry in label]
 
 
 def test_label_sparse_is_no_foreground_unless_a_threshold_is_given():
@@ -114,7 +114,7 @@ def test_beta_follows_its_sample_to_a_grown_and_shuffled_data_set():
     grown = grown.take(np.random.default_rng(0).permutation(len(grown)))
     carried = dict(zip(grown.id.tolist(), carry_over(beta, old.id, grown.id).tolist(), strict=True))
     before = dict(zip(old.id.tolist(), beta.tolist(), strict=True))
-    assert carried == {one: before.get(one, 0.5) for one in grown.id.tolist()}
+    assert carried == {name: before.get(name, 0.5) for name in grown.id.tolist()}
 
 
 def test_beta_of_a_subset_is_found_and_log_odds_start_at_zero():

@@ -45,12 +45,12 @@ def test_every_number_by_hand(tmp_path):
     assert report.cases[1].class_voxels == (720 - 7, 1, 6)
     assert report.cases[1].class_slices == (6, 1, 1)
     assert report.cases[0].foreground == pytest.approx([0, 0.05, 0.05, 0.05, 0, 0])
-    one, other = report.classes
-    assert (one.name, other.name) == ("organ 1", "organ 2")
-    assert one.voxel_share == pytest.approx(19 / 2160)
-    assert one.foreground_share == pytest.approx(19 / 25)
-    assert one.slice_share == pytest.approx(4 / 18)
-    assert (one.cases, other.cases) == (2, 1)
+    first, second = report.classes
+    assert (first.name, second.name) == ("organ 1", "organ 2")
+    assert first.voxel_share == pytest.approx(19 / 2160)
+    assert first.foreground_share == pytest.approx(19 / 25)
+    assert first.slice_share == pytest.approx(4 / 18)
+    assert (first.cases, second.cases) == (2, 1)
     summary = report.summary
     assert summary["training_slices"] == 18
     assert summary["training_label_sparse"] == 14
@@ -112,7 +112,7 @@ def test_scans_without_labels_are_listed_and_the_others_looked_at(tmp_path):
     }  # fmt: skip
     assert [case.id for case in report.training] == ["case_01", "case_03"]
     # A scan for testing needs no label map: that one is worth a look, not a fault.
-    assert [one for one in report.warnings if "no label map" in one] == [
+    assert [warning for warning in report.warnings if "no label map" in warning] == [
         "1 case has no label map (unseen). It can only be predicted."
     ]
     left = diagnose(root, workers=1, skip_unlabelled=True)
@@ -150,8 +150,8 @@ def test_folders_that_may_be_patients_are_pointed_out(tmp_path):
         write_nifti(tmp_path / f"{name}.nii.gz", scan(seed=len(name))[0])
         write_nifti(tmp_path / f"{name}_gt.nii.gz", scan()[1])
     patterns = {"images": "*/*.nii.gz", "labels": "*/*_gt.nii.gz", "workers": 1}
-    assert any("several scans (p1)" in one for one in diagnose(tmp_path, **patterns).warnings)
-    assert not any("several scans" in one for one in diagnose(tmp_path, patient="^(.+?)_", **patterns).warnings)
+    assert any("several scans (p1)" in warning for warning in diagnose(tmp_path, **patterns).warnings)
+    assert not any("several scans" in warning for warning in diagnose(tmp_path, patient="^(.+?)_", **patterns).warnings)
     named = diagnose(tmp_path, patient="^(.+?)_", **patterns)
     assert named.summary["patients"] == 3
 
@@ -161,16 +161,16 @@ def test_patients_whose_visits_have_folders_of_their_own_are_pointed_out(tmp_pat
         write_nifti(tmp_path / name / "anat" / "ct.nii.gz", scan(seed=seed)[0])
         write_nifti(tmp_path / name / "anat" / "gt.nii.gz", scan()[1])
     patterns = {"images": "*/*/anat/ct.nii.gz", "labels": "*/*/anat/gt.nii.gz", "workers": 1}
-    assert any("several scans (p1)" in one for one in diagnose(tmp_path, **patterns).warnings)
-    assert not any("several scans" in one for one in diagnose(tmp_path, patient="^(.+?)_", **patterns).warnings)
+    assert any("several scans (p1)" in warning for warning in diagnose(tmp_path, **patterns).warnings)
+    assert not any("several scans" in warning for warning in diagnose(tmp_path, patient="^(.+?)_", **patterns).warnings)
 
 
 def test_folders_that_are_no_patients_are_not_pointed_out(tmp_path):
     for seed, name in enumerate(("a", "b", "p1/c", "p2/visit/d")):  # above the scans' own folder there are none
         write_nifti(tmp_path / f"{name}_ct.nii.gz", scan(seed=seed)[0])
         write_nifti(tmp_path / f"{name}_gt.nii.gz", scan()[1])
-    found = diagnose(tmp_path, images="**/*_ct.nii.gz", labels="**/*_gt.nii.gz", workers=1)
-    assert not any("several scans" in one for one in found.warnings)
+    report = diagnose(tmp_path, images="**/*_ct.nii.gz", labels="**/*_gt.nii.gz", workers=1)
+    assert not any("several scans" in warning for warning in report.warnings)
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,12 @@ def test_scans_that_look_like_ct_are_a_warning(tmp_path):
     images = [air, air.copy()]
     images[1][0, 0, 1] = -1024
     root = make(tmp_path / "in", [boxes(1), boxes(2)], images)
-    assert ["--window -125 275" in one for one in diagnose(root, workers=1).warnings].count(True) == 1
-    assert not any("--window" in one for one in diagnose(root, workers=1, source="nifti", modality="CT").warnings)
+    assert ["--window -125 275" in warning for warning in diagnose(root, workers=1).warnings].count(True) == 1
+    assert not any(
+        "--window" in warning for warning in diagnose(root, workers=1, source="nifti", modality="CT").warnings
+    )
     store = prepare("nifti", root, tmp_path / "store", workers=1, modality="CT")
-    assert not any("--window" in one for one in diagnose(store.path, workers=1).warnings)
+    assert not any("--window" in warning for warning in diagnose(store.path, workers=1).warnings)
 
 
 def noise_where(slices):

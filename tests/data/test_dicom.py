@@ -79,7 +79,7 @@ def write_seg(path, series, label, names):
     hd = pytest.importorskip("highdicom")
     from pydicom.sr.codedict import codes
 
-    sources = [pydicom.dcmread(one) for one in series]
+    sources = [pydicom.dcmread(path) for path in series]
     description = [
         hd.seg.SegmentDescription(
             segment_number=number,
@@ -188,17 +188,17 @@ def test_an_enhanced_multi_frame_image_is_one_volume(tmp_path):
     ds.SharedFunctionalGroupsSequence = [shared]
     frames = []
     for path in single:
-        frame, place = Dataset(), Dataset()
-        place.ImagePositionPatient = pydicom.dcmread(path).ImagePositionPatient
-        frame.PlanePositionSequence = [place]
+        frame, position = Dataset(), Dataset()
+        position.ImagePositionPatient = pydicom.dcmread(path).ImagePositionPatient
+        frame.PlanePositionSequence = [position]
         frames.append(frame)
     ds.PerFrameFunctionalGroupsSequence = frames
     for name in ("RescaleSlope", "RescaleIntercept", "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"):
         delattr(ds, name)
     ds.save_as(tmp_path / "enhanced.dcm")
-    image, own = read_series([tmp_path / "enhanced.dcm"])
+    image, read_affine = read_series([tmp_path / "enhanced.dcm"])
     np.testing.assert_allclose(image, expected)
-    np.testing.assert_allclose(own, affine, atol=1e-5)
+    np.testing.assert_allclose(read_affine, affine, atol=1e-5)
 
 
 def test_a_missing_slice_is_refused_and_the_gap_named(tmp_path):

@@ -101,10 +101,10 @@ def test_scans_in_linked_folders_are_prepared_and_looked_at(tmp_path):
         write_nifti(tmp_path / "disk" / name / "ct.nii.gz", scan(seed=len(name))[0])
         write_nifti(tmp_path / "disk" / name / "gt.nii.gz", scan(seed=len(name))[1])
     link(tmp_path / "scans" / "cohort", to=tmp_path / "disk")
-    given = {"images": "**/ct.nii.gz", "labels": "**/gt.nii.gz", "classes": {"x": (1, 2)}, "workers": 1}
-    store = prepare("nifti", tmp_path / "scans", tmp_path / "store", **given)
+    options = {"images": "**/ct.nii.gz", "labels": "**/gt.nii.gz", "classes": {"x": (1, 2)}, "workers": 1}
+    store = prepare("nifti", tmp_path / "scans", tmp_path / "store", **options)
     assert store.cases == ("cohort_anna", "cohort_bert")
-    report = diagnose(tmp_path / "scans", **given)
+    report = diagnose(tmp_path / "scans", **options)
     assert [case.id for case in report.cases] == ["cohort_anna", "cohort_bert"]
 
 

@@ -77,9 +77,9 @@ def tensors(batch):
     return [batch["index"], *batch["images"], *batch["labels"], *batch["views"], torch.tensor(batch["global_size"])]
 
 
-def assert_same(one, other):
-    assert len(one) == len(other) > 0
-    for a, b in zip(one, other, strict=True):
+def assert_same(expected, other):
+    assert len(expected) == len(other) > 0
+    for a, b in zip(expected, other, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(tensors(a), tensors(b), strict=True))
 
 
@@ -111,7 +111,7 @@ def test_a_batch_holds_the_views_of_its_rows(store):
     batch = next(loader(store).epoch(2))
     assert torch.cat(batch["images"]).shape == (10, 2, 16, 16)
     assert torch.cat(batch["labels"]).shape == (10, 16, 16)
-    for place, row in enumerate(batch["index"].tolist()):
+    for position, row in enumerate(batch["index"].tolist()):
         image, label = samples[row]
         spacing = store.case_info(samples.table.case[row]).spacing[:2]
         expected = make_views(
@@ -125,9 +125,9 @@ def test_a_batch_holds_the_views_of_its_rows(store):
             extent=torch.tensor([label.shape]) * torch.tensor([spacing]),
         )
         for view in (0, 1):
-            assert torch.equal(batch["images"][view][place], expected["images"][view][0])
-            assert torch.equal(batch["labels"][view][place], expected["labels"][view][0])
-            assert torch.equal(batch["views"][view][place], expected["views"][view][0])
+            assert torch.equal(batch["images"][view][position], expected["images"][view][0])
+            assert torch.equal(batch["labels"][view][position], expected["labels"][view][0])
+            assert torch.equal(batch["views"][view][position], expected["views"][view][0])
 
 
 def test_spacing_decides_what_a_rotation_is(store):
@@ -146,18 +146,18 @@ def test_views_follow_the_sample_through_subsets(store):
     whole, part = next(full.epoch(4)), next(half.epoch(4))
     ids_whole = [full.samples.ids[row] for row in whole["index"]]
     ids_part = [half.samples.ids[row] for row in part["index"]]
-    assert [one for one in ids_whole if one in ids_part] == ids_part
-    for place, name in enumerate(ids_part):
-        assert torch.equal(part["images"][1][place], whole["images"][1][ids_whole.index(name)])
+    assert [name for name in ids_whole if name in ids_part] == ids_part
+    for row, name in enumerate(ids_part):
+        assert torch.equal(part["images"][1][row], whole["images"][1][ids_whole.index(name)])
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_share_each_global_batch(store, world):
     alone = list(loader(store, batch_size=8).epoch(1))
     ranks = [list(loader(store, batch_size=8, rank=rank, world=world).epoch(1)) for rank in range(world)]
-    assert {len(one) for one in ranks} == {len(alone)}
+    assert {len(rank) for rank in ranks} == {len(alone)}
     for step, batch in enumerate(alone):
-        parts = [one[step] for one in ranks]
+        parts = [rank[step] for rank in ranks]
         assert all(len(part["index"]) for part in parts)
         assert max(len(part["index"]) for part in parts) - min(len(part["index"]) for part in parts) <= 1
         assert torch.equal(torch.cat([part["index"] for part in parts]), batch["index"])
@@ -214,9 +214,9 @@ def test_workers_leave_signals_to_whoever_trains(store, number):
 
 
 def test_one_view_is_the_first_of_two(store):
-    one, two = next(loader(store, num_views=1).epoch(0)), next(loader(store).epoch(0))
-    assert len(one["images"]) == len(one["labels"]) == len(one["views"]) == 1
-    assert torch.equal(one["images"][0], two["images"][0])
+    single, double = next(loader(store, num_views=1).epoch(0)), next(loader(store).epoch(0))
+    assert len(single["images"]) == len(single["labels"]) == len(single["views"]) == 1
+    assert torch.equal(single["images"][0], double["images"][0])
 
 
 def test_the_budget_decides_where_samples_lie(store):

@@ -58,11 +58,11 @@ def ranges(sparse, count=40):
 
 @pytest.mark.parametrize("sparse", [0.0, 0.42, 0.7])
 def test_the_share_of_label_sparse_slices_is_as_asked(sparse):
-    found = ranges(sparse)
-    slices = sum(count for count, _, _ in found)
-    dense = sum(last - first + 1 for _, first, last in found)
+    drawn = ranges(sparse)
+    slices = sum(count for count, _, _ in drawn)
+    dense = sum(last - first + 1 for _, first, last in drawn)
     assert abs(1 - dense / slices - sparse) < 0.02
-    shares = [1 - (last - first + 1) / count for count, first, last in found]
+    shares = [1 - (last - first + 1) / count for count, first, last in drawn]
     assert (max(shares) - min(shares) > 0.2) == (sparse > 0)
 
 

@@ -102,16 +102,16 @@ def test_prepared_voxels_know_where_they_are(orientation, spacing):
         class_names=("background", *"abcde"),
     )
     preprocessing = Preprocessing(normalisation="none", orientation=orientation, spacing=spacing)
-    found = preprocessing.apply(case)
+    prepared = preprocessing.apply(case)
     inner = (slice(None), *3 * (slice(5, -5),))  # beyond that a spline sees the edge
-    np.testing.assert_allclose(found.image[inner], places(found.shape, found.affine)[inner], atol=0.02)
-    assert found.spacing == pytest.approx(np.linalg.norm(found.affine[:3, :3], axis=0))
-    back = preprocessing.undo(found.label, case.shape, case.spacing, case.affine)
+    np.testing.assert_allclose(prepared.image[inner], places(prepared.shape, prepared.affine)[inner], atol=0.02)
+    assert prepared.spacing == pytest.approx(np.linalg.norm(prepared.affine[:3, :3], axis=0))
+    back = preprocessing.undo(prepared.label, case.shape, case.spacing, case.affine)
     assert np.mean(back == case.label) >= (0.97 if spacing else 1)
-    assert set(np.unique(found.label)) == set(np.unique(back)) == {0, 5}  # no class that lies between two others
+    assert set(np.unique(prepared.label)) == set(np.unique(back)) == {0, 5}  # no class that lies between two others
     if spacing:
-        assert found.spacing[0] == 2.5
-        assert found.spacing[2] == 1.3
+        assert prepared.spacing[0] == 2.5
+        assert prepared.spacing[2] == 1.3
         wide = np.array(case.shape) * case.spacing
         assert sorted(np.array(found.shape) * found.spacing) == pytest.approx(sorted(wide), abs=max(found.spacing) / 2)
 
@@ -220,7 +220,7 @@ def test_a_store_with_a_replaced_case_is_incomplete_until_its_table_is_new(tmp_p
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("adawac.data.preparation.write_table", killed)
+    monkeypatch.setattr("adawac.data.cases.SampleTable.write_csv", killed)
     with pytest.raises(KeyboardInterrupt):
         prepare("nifti", root, tmp_path / "out", workers=1)
     assert not is_store(tmp_path / "out")
@@ -270,14 +270,14 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_can_be_finished(tmp_path):
         [sys.executable, str(script), str(root), str(tmp_path / "out")], env={**os.environ, "PYTHONPATH": path}
     )
     cases = tmp_path / "out" / "cases"
-    while process.poll() is None and not (cases.is_dir() and any(one.name == "case_01" for one in cases.iterdir())):
+    while process.poll() is None and not (cases.is_dir() and any(path.name == "case_01" for path in cases.iterdir())):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not is_store(tmp_path / "out")
     with pytest.raises(MissingFileError, match="has no store"):
         Store(tmp_path / "out")
-    finished = {one.name: one.stat().st_mtime_ns for one in cases.iterdir() if not one.name.startswith(".")}
+    finished = {path.name: path.stat().st_mtime_ns for path in cases.iterdir() if not path.name.startswith(".")}
     assert 0 < len(finished) < 9
     prepare("nifti", root, tmp_path / "out", workers=1, size=(64, 64))
     assert {name: (cases / name).stat().st_mtime_ns for name in finished} == finished
@@ -426,6 +426,6 @@ def test_every_file_of_a_case_is_mended(tmp_path, name, damage):
 
 def test_ctrl_c_reaches_the_process_but_not_its_workers():
     look = partial(signal.pthread_sigmask, signal.SIG_BLOCK)  # with nothing to block, it says what is
-    blocked = [found for _, found in run_jobs(look, [(), ()], title="Looking", workers=2)]
-    assert [signal.SIGINT in found for found in blocked] == [True, True]
+    blocked = [mask for _, mask in run_jobs(look, [(), ()], title="Looking", workers=2)]
+    assert [signal.SIGINT in mask for mask in blocked] == [True, True]
     assert signal.SIGINT not in look(())

@@ -9,7 +9,7 @@ import pytest
 import adawac
 from adawac.data.phantom import phantom_source
 from adawac.data.sources import build_source
-from adawac.errors import ConfigError
+from adawac.errors import ConfigError, DataError
 from tests.data.scans import make_nnunet
 
 DOCUMENTED = ["diagnosis:diagnose", "preparation:prepare", "store:Store", "task:Task", "views:PairDataset"]
@@ -49,7 +49,7 @@ def test_prepare_and_diagnose_take_a_source_and_a_store(tmp_path):
 
 def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_path):
     source = phantom_source(1, size=16, slices=(4, 4))
-    with pytest.raises(ConfigError, match="folder with the scans for source nifti, but got none"):
+    with pytest.raises(DataError, match="folder with the scans for source nifti, but got none"):
         adawac.prepare("nifti", dest=tmp_path / "store")
     with pytest.raises(ConfigError, match=r"folder for the store, but got none.*prepare\(source, scans, store\)"):
         adawac.prepare(source)

@@ -58,11 +58,11 @@ def test_acdc_slices_and_volumes_give_the_same_case(tmp_path):
     write_h5(tmp_path / "v" / "ACDC_training_volumes" / "patient031_frame01.h5", image, label)
     for k in range(6):
         write_h5(tmp_path / "s" / "ACDC_training_slices" / f"patient031_frame01_slice_{k}.h5", image[k], label[k])
-    (one,), (other,) = (load_all(build_source("acdc", tmp_path / part)).values() for part in "vs")
-    np.testing.assert_array_equal(one.image, other.image)
-    np.testing.assert_array_equal(one.label, label)
-    np.testing.assert_array_equal(other.label, label)
-    assert one.affine is None
+    (volume,), (slices,) = (load_all(build_source("acdc", tmp_path / part)).values() for part in "vs")
+    np.testing.assert_array_equal(volume.image, slices.image)
+    np.testing.assert_array_equal(volume.label, label)
+    np.testing.assert_array_equal(slices.label, label)
+    assert volume.affine is None
     assert build_source("acdc", tmp_path / "s").preprocessing == READY
 
 
@@ -258,12 +258,12 @@ def test_folders_and_files_that_may_not_be_read_are_named(tmp_path, monkeypatch)
     for name in ("a", "b"):
         write_nifti(tmp_path / name / "t1.nii.gz", scan()[0])
         write_nifti(tmp_path / name / "gt.nii.gz", scan()[1])
-    given = {"images": "*/t1.nii.gz", "labels": "*/gt.nii.gz", "classes": {"x": (1, 2)}}
+    options = {"images": "*/t1.nii.gz", "labels": "*/gt.nii.gz", "classes": {"x": (1, 2)}}
     monkeypatch.setattr("os.access", lambda path, mode: path.name != "b")
     with pytest.raises(DataError, match=r"b may not be read\. Change its permissions"):
-        build_source("nifti", tmp_path, **given)
+        build_source("nifti", tmp_path, **options)
     monkeypatch.setattr("os.access", lambda path, mode: path.name != "gt.nii.gz")
-    source = build_source("nifti", tmp_path, **given)
+    source = build_source("nifti", tmp_path, **options)
     with pytest.raises(DataError, match=r"a/gt\.nii\.gz may not be read"):
         source.load(source.cases()[0])
 

@@ -27,7 +27,7 @@ def cohort(groups=4, frames=2, slices=2, split="train"):
     cases = [f"{patient}_{frame}" for patient in PATIENTS for frame in range(frames)]
     whole = table(cases=cases, slices=slices)
     patient = np.array([case.split("_")[0] for case in whole.case])
-    group = np.array([f"g{PATIENTS.index(one) % groups}" for one in patient])
+    group = np.array([f"g{PATIENTS.index(name) % groups}" for name in patient])
     return table(cases=cases, slices=slices, patient=patient, group=group, split=np.full(len(whole), split))
 
 
@@ -75,8 +75,8 @@ def test_folds_are_even_in_total_and_in_each_group(count, sizes, seed):
             stratified_folds(patient, group, count, seed)
         return
     folds = stratified_folds(patient, group, count, seed)
-    fold = np.array([folds[one] for one in patient])
-    for members in [np.ones(len(group), bool), *(group == one for one in set(group.tolist()))]:
+    fold = np.array([folds[name] for name in patient])
+    for members in [np.ones(len(group), bool), *(group == name for name in set(group.tolist()))]:
         sizes_of_folds = np.bincount(fold[members], minlength=count)
         assert np.ptp(sizes_of_folds) <= 1
 

@@ -33,9 +33,9 @@ def test_nifti_in_and_out_keeps_affine_and_label_bit_for_bit(tmp_path, name, ori
         volume = store.volume("case_00")
         assert "".join(nib.aff2axcodes(volume.affine)) == orientation
         # The same voxel at the same place in the world.
-        place = np.linalg.inv(original.affine) @ volume.affine @ [1, 2, 3, 1]
-        np.testing.assert_allclose(place, np.round(place), atol=1e-4)
-        assert volume.label[1, 2, 3] == scan()[1][tuple(np.round(place).astype(int)[:3])]
+        position = np.linalg.inv(original.affine) @ volume.affine @ [1, 2, 3, 1]
+        np.testing.assert_allclose(position, np.round(position), atol=1e-4)
+        assert volume.label[1, 2, 3] == scan()[1][tuple(np.round(position).astype(int)[:3])]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint16, np.int32, np.int64, ">i2"])
@@ -179,7 +179,7 @@ def test_a_damaged_store_names_the_file_and_what_to_do(tmp_path, file, content):
 
 
 def test_a_store_that_is_gone_is_not_called_unfinished(tmp_path):
-    with pytest.raises(MissingFileError, match=r"gone is not there. Check the path.*adawac train STORE --out RUN"):
+    with pytest.raises(MissingFileError, match=r"gone is not there. Correct the path.*adawac train STORE --out RUN"):
         Store(tmp_path / "gone")
     with pytest.raises(MissingFileError, match=r"no store.json. Run `adawac prepare` \(again"):
         Store(tmp_path)

@@ -82,7 +82,7 @@ def test_identity_view_is_the_plain_resize(shape):
         for a in (0, 1)
         for b in (0, 1)
     ]
-    assert torch.stack([y == one for one in either]).any(0).all()
+    assert torch.stack([y == value for value in either]).any(0).all()
     assert (y == either[0]).float().mean() > 0.75
 
 
@@ -128,8 +128,8 @@ def test_cubic_is_exact_for_a_parabola():
     row = torch.arange(40, dtype=torch.float32)
     image = (row[:, None] ** 2 / 100 - row / 7)[None, None]
     x, _ = warp(image, None, identity(2), (90, 70), "cubic")
-    place = [(torch.arange(n) + 0.5) * 40 / n - 0.5 for n in (90, 70)]
-    expected = place[0][:, None] ** 2 / 100 - place[1] / 7
+    positions = [(torch.arange(n) + 0.5) * 40 / n - 0.5 for n in (90, 70)]
+    expected = positions[0][:, None] ** 2 / 100 - positions[1] / 7
     torch.testing.assert_close(x[0, 0, 6:-6, 6:-6], expected[6:-6, 6:-6], atol=1e-4, rtol=0)
 
 
@@ -249,11 +249,11 @@ def test_theta_and_its_inverse_undo_a_view(shape, turns, flip, angle, zoom):
 
 
 def fields_equal(a, b):
-    return all(torch.equal(one, other) for one, other in zip(a, b, strict=True))
+    return all(torch.equal(left, right) for left, right in zip(a, b, strict=True))
 
 
 def take(draws_, rows):
-    return ViewDraws(*(one[rows] for one in draws_))
+    return ViewDraws(*(values[rows] for values in draws_))
 
 
 def test_views_depend_on_seed_epoch_sample_and_view_alone():
@@ -271,35 +271,35 @@ def test_views_depend_on_seed_epoch_sample_and_view_alone():
 
 def test_the_draws_are_pinned():
     # A change of the hash would change the data of every run: it must be deliberate.
-    found = sample_views(ViewConfig(), 1234, 0, torch.arange(6), 0)
-    assert found.turns.tolist() == [0, 0, 0, 0, 1, 0]
-    assert found.flip.tolist() == [-1, -1, -1, -1, 0, -1]
-    assert found.angle.tolist() == [16, 19, -3, 6, 0, 12]
+    drawn = sample_views(ViewConfig(), 1234, 0, torch.arange(6), 0)
+    assert drawn.turns.tolist() == [0, 0, 0, 0, 1, 0]
+    assert drawn.flip.tolist() == [-1, -1, -1, -1, 0, -1]
+    assert drawn.angle.tolist() == [16, 19, -3, 6, 0, 12]
 
 
 def test_the_distribution_is_the_papers():
     n = 40_000
-    found = sample_views(ViewConfig(), 0, 0, torch.arange(n), 0)
-    turned = found.flip >= 0
+    drawn = sample_views(ViewConfig(), 0, 0, torch.arange(n), 0)
+    turned = drawn.flip >= 0
     assert abs(turned.float().mean() - 0.5) < 0.01
-    for values, count in ((found.turns[turned], 4), (found.flip[turned], 2), (found.angle[~turned] + 20, 40)):
+    for values, count in ((drawn.turns[turned], 4), (drawn.flip[turned], 2), (drawn.angle[~turned] + 20, 40)):
         share = torch.bincount(values, minlength=count) / len(values)
         assert len(share) == count
         assert (share * count - 1).abs().max() < 0.15
-    assert (found.angle[turned] == 0).all()
-    assert (found.turns[~turned] == 0).all()
-    assert (found.zoom == 1).all()
-    assert (found.shift == 0).all()
+    assert (drawn.angle[turned] == 0).all()
+    assert (drawn.turns[~turned] == 0).all()
+    assert (drawn.zoom == 1).all()
+    assert (drawn.shift == 0).all()
 
 
 def test_the_optional_changes_fill_their_ranges():
     config = ViewConfig(scale=0.25, shift=0.1, gamma=1.0, noise=0.2)
-    found = sample_views(config, 0, 0, torch.arange(5000), 0)
+    drawn = sample_views(config, 0, 0, torch.arange(5000), 0)
     for values, low, high in (
-        (found.zoom, 0.75, 1.25),
-        (found.shift, -0.1, 0.1),
-        (found.power, 0.5, 2.0),
-        (found.sigma, 0.0, 0.2),
+        (drawn.zoom, 0.75, 1.25),
+        (drawn.shift, -0.1, 0.1),
+        (drawn.power, 0.5, 2.0),
+        (drawn.sigma, 0.0, 0.2),
     ):
         assert low <= values.min() < low + 0.02 * (high - low)
         assert high - 0.02 * (high - low) < values.max() <= high
@@ -324,8 +324,8 @@ def test_sample_keys_are_those_of_the_ids():
 
 
 def test_identity_config_draws_nothing():
-    found = sample_views(IDENTITY, 0, 0, torch.arange(100), 0)
-    assert torch.equal(found.theta(torch.ones(100, 2)), identity(2).repeat(100, 1, 1))
+    drawn = sample_views(IDENTITY, 0, 0, torch.arange(100), 0)
+    assert torch.equal(drawn.theta(torch.ones(100, 2)), identity(2).repeat(100, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -372,9 +372,9 @@ def test_gamma_and_noise_do_what_they_say():
 
 def scipy_view(image, label, turns, flip, angle, size):
     if flip >= 0:
-        image, label = (np.flip(np.rot90(one, turns), flip).copy() for one in (image, label))
+        image, label = (np.flip(np.rot90(array, turns), flip).copy() for array in (image, label))
     else:
-        image, label = (ndimage.rotate(one, angle, order=0, reshape=False) for one in (image, label))
+        image, label = (ndimage.rotate(array, angle, order=0, reshape=False) for array in (image, label))
     zoom = [new / old for new, old in zip(size, image.shape, strict=True)]
     return ndimage.zoom(image, zoom, order=3), ndimage.zoom(label, zoom, order=0)
 
@@ -459,7 +459,7 @@ def test_pair_dataset_gives_the_criterions_batches():
     assert torch.cat(batch["labels"]).shape == (8, 16, 16)
     assert torch.cat(batch["labels"]).dtype == torch.int64
     assert batch["index"].tolist() == [0, 1, 2, 3]
-    assert [one.shape for one in batch["views"]] == [(4, 2, 3)] * 2
+    assert [view.shape for view in batch["views"]] == [(4, 2, 3)] * 2
     assert not torch.equal(*batch["images"])
     # The views are those of `sample_views`, and the maps are kept.
     image, label = Scans()[2]
@@ -473,19 +473,19 @@ def test_pair_dataset_gives_the_criterions_batches():
 
 def batches(data, epochs, **options):
     loader = DataLoader(data, batch_size=3, **options)
-    found = []
+    collected = []
     for epoch in range(epochs):
         data.set_epoch(epoch)
-        found += [(batch["index"], *batch["images"], *batch["labels"], *batch["views"]) for batch in loader]
-    return found
+        collected += [(batch["index"], *batch["images"], *batch["labels"], *batch["views"]) for batch in loader]
+    return collected
 
 
 def test_workers_change_nothing_and_follow_the_epoch():
     alone = batches(PairDataset(Scans(), size=(16, 16)), 2)
     helped = batches(PairDataset(Scans(), size=(16, 16)), 2, num_workers=2, persistent_workers=True)
     assert len(alone) == len(helped) == 8
-    for one, other in zip(alone, helped, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    for left, right in zip(alone, helped, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
     assert not torch.equal(alone[0][1], alone[4][1])
 
 
@@ -528,9 +528,9 @@ def test_pair_dataset_takes_labels_of_any_integer_type(dtype):
     image, label = Scans()[0]
     label = label > 0 if dtype is bool else label
     expected, pair = (PairDataset([(image, label.astype(kind))], seed=2)[0] for kind in (np.int64, dtype))
-    for one, other in zip(expected["labels"], pair["labels"], strict=True):
-        assert torch.equal(one, other)
-        assert other.dtype == torch.int64
+    for left, right in zip(expected["labels"], pair["labels"], strict=True):
+        assert torch.equal(left, right)
+        assert right.dtype == torch.int64
 
 
 @pytest.mark.parametrize("shape", [(24, 30), (6, 20, 24)])
@@ -584,12 +584,13 @@ def test_views_on_a_gpu_are_those_of_the_cpu_and_can_be_captured():
 
     for epoch in range(4):
         cpu, gpu = views("cpu", epoch), views("cuda", torch.tensor(epoch, device="cuda"))
-        for one, other in zip(cpu["views"], gpu["views"], strict=True):
-            assert torch.equal(one, other.cpu())
-        for one, other in zip(cpu["images"], gpu["images"], strict=True):
-            torch.testing.assert_close(one, other.cpu(), atol=1e-4, rtol=0)
+        for left, right in zip(cpu["views"], gpu["views"], strict=True):
+            assert torch.equal(left, right.cpu())
+        for left, right in zip(cpu["images"], gpu["images"], strict=True):
+            torch.testing.assert_close(left, right.cpu(), atol=1e-4, rtol=0)
         assert all(
-            (one == other.cpu()).float().mean() > 0.999 for one, other in zip(cpu["labels"], gpu["labels"], strict=True)
+            (left == right.cpu()).float().mean() > 0.999
+            for left, right in zip(cpu["labels"], gpu["labels"], strict=True)
         )
 
     device_images, device_labels, rows = images.to("cuda"), labels.to("cuda"), sample.cuda()

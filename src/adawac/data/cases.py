@@ -122,44 +122,35 @@ def _name_file(case: str, files: tuple[Path, ...]) -> str:
 
 def check_case(case: Case) -> None:
     """Raise a `DataError` that names the file and the fix if `case` cannot be trained or tested on."""
-    where = case.name_file()
-    if case.image.ndim != 4:
-        raise DataError(
-            f"Expected an image of shape (channels, 3 spatial axes), but got {case.image.shape} from {where}. "
-            "Give one 3D file per channel."
-        )
-    if not case.image.size:
-        raise DataError(
-            f"Expected an image with voxels, but got shape {case.image.shape} from {where}. Export it again."
-        )
-    if len(case.spacing) != len(case.shape) or not all(np.isfinite(s) and s > 0 for s in case.spacing):
-        raise DataError(
-            f"Expected {len(case.shape)} positive voxel sizes, but got {case.spacing} from {where}. Fix its header."
-        )
-    if not np.isfinite(case.image).all():
-        count = int(np.count_nonzero(~np.isfinite(case.image)))
-        raise DataError(
-            f"Expected finite intensities, but got {count} NaN or infinite voxels in {where}. "
-            "Export the image again, or replace them (for CT by -1024, otherwise by the background's intensity)."
-        )
-    if case.label is None:
-        return
-    if case.label.shape != case.shape:
-        raise DataError(
-            f"Expected a label map of the image's shape {case.shape}, but got {tuple(case.label.shape)} for {where}. "
-            "Resample the label map onto the image's grid."
-        )
-    if case.label.dtype.kind not in "iu":
-        raise DataError(
-            f"Expected integer class indices, but got labels of type {case.label.dtype} for {where}. "
-            "Save the label map with an integer type."
-        )
-    low, high = int(case.label.min()), int(case.label.max())
+    if fault := _find_fault(case):
+        expected, got, advice = fault
+        raise DataError(f"Expected {expected}, but got {got} in {case.name_file()}. {advice}")
+
+
+def _find_fault(case: Case) -> tuple[str, str, str] | None:
+    """Return what was expected, what came instead and what to do; None for a case that can be used."""
+    image, label, shape = case.image, case.label, case.shape
+    if image.ndim != 4:
+        return "an image of shape (channels, 3 spatial axes)", str(image.shape), "Give one 3D file per channel."
+    if not image.size:
+        return "an image with voxels", f"shape {image.shape}", "Export it again."
+    if len(case.spacing) != len(shape) or not all(np.isfinite(size) and size > 0 for size in case.spacing):
+        return f"{len(shape)} positive voxel sizes", str(case.spacing), "Fix its header."
+    if bad := int(np.count_nonzero(~np.isfinite(image))):
+        advice = "Export the image again, or replace them (for CT by -1024, otherwise by the background's intensity)."
+        return "finite intensities", f"{bad} NaN or infinite voxels", advice
+    if label is None:
+        return None
+    if label.shape != shape:
+        advice = "Resample the label map onto the image's grid."
+        return f"a label map of the image's shape {shape}", str(tuple(label.shape)), advice
+    if label.dtype.kind not in "iu":
+        return "integer class indices", f"labels of type {label.dtype}", "Save the label map with an integer type."
+    low, high = int(label.min()), int(label.max())
     if low < 0 or high >= case.num_classes:
-        raise DataError(
-            f"Expected class indices 0 to {case.num_classes - 1}, but got {low} to {high} for {where}. "
-            "Name every label value in `classes`, those to be dropped under background."
-        )
+        advice = "Name every label value in `classes`, those to be dropped under background."
+        return f"class indices 0 to {case.num_classes - 1}", f"{low} to {high}", advice
+    return None
 
 
 def check_name(name: str, what: str = "case id") -> str:

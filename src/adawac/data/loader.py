@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,20 +34,14 @@ _MAPPED_BYTES = 16 << 20
 _CHUNK = 64
 
 
-class Batch(TypedDict):
-    """One rank's part of a global batch.
+class Batch(ViewBatch):
+    """One rank's part of a global batch: the views, and which samples they are of.
 
     Attributes:
-        images: (B, C, *S) of each view.
-        labels: (B, *S) of each view.
-        views: (B, d, d+1) of each view: its map to the resized untransformed image (see `adawac.data.views`).
         index: (B,) rows of beta.
         global_size: Samples in the global batch, over all ranks.
     """
 
-    images: tuple[Float[Tensor, "B C *S"], ...]
-    labels: tuple[Int[Tensor, "B *S"], ...]
-    views: tuple[Float[Tensor, "B d d+1"], ...]
     index: Int[Tensor, " B"]
     global_size: int
 
@@ -93,10 +87,18 @@ class _Steps(Sampler[tuple[int, list[int]]]):
         return len(self.limits) - 1
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
-        order = random_order(self.seed, self.epoch, self.keys).tolist()
-        for step in range(self.start, len(self)):
-            first, last = rank_limits(self.limits[step], self.limits[step + 1], self.rank, self.world)
-            yield self.epoch, order[first:last]
+        for rows in self.split(self.order(self.epoch), self.start):
+            yield self.epoch, rows.tolist()
+
+    def order(self, epoch: int) -> Int[Tensor, " n"]:
+        """Return the rows in the order of an epoch."""
+        return random_order(self.seed, epoch, self.keys)
+
+    def split(self, order: Int[Tensor, " n"], start: int) -> Iterator[Int[Tensor, " B"]]:
+        """Yield this rank's part of each step, from step `start` on."""
+        for low, high in list(pairwise(self.limits))[start:]:
+            first, last = rank_limits(low, high, self.rank, self.world)
+            yield order[first:last]
 
 
 # -- what a batch is made of ------------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ def _read(samples: Samples, rows: Sequence[int]) -> tuple[Ragged, Ragged]:
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:
-    """Go on reading when all processes are told to stop: the one that trains may have a step to finish."""
+    """Go on reading when all processes get a signal to stop: the one that trains may have a step to finish."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):  # elsewhere torch lets workers die of it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -180,7 +182,7 @@ def _end_with_the_parent() -> None:
 
 
 def _reopened(samples: Samples) -> Samples:
-    """Return the same samples with memory maps of their own, which are not open yet."""
+    """Return the same samples with separate memory maps, which are not open yet."""
     samples = copy.copy(samples)
     samples.store = copy.copy(samples.store)
     return samples
@@ -210,8 +212,8 @@ class ResidentSamples:
     def __init__(self, samples: Samples, make: ViewMaker, device: torch.device):
         shapes = torch.from_numpy(samples.shapes)
         self.images, self.labels = (
-            Ragged.empty(shapes, channels=one.channels, dtype=one.values.dtype, device=device)
-            for one in _read(samples, [0])
+            Ragged.empty(shapes, channels=first.channels, dtype=first.values.dtype, device=device)
+            for first in _read(samples, [0])
         )
         ends = shapes.prod(1).cumsum(0).tolist()
         for start in range(0, len(samples), _CHUNK):
@@ -285,13 +287,9 @@ class Loader:
         self.samples, self.device = samples, torch.device(device)
         config = views or ViewConfig()
         keys = sample_keys(samples.ids)
+        extent = _extents(samples)
         self._make = ViewMaker(
-            keys=keys,
-            extent=_extents(samples),
-            config=config,
-            seed=seed,
-            size=tuple(size),
-            num_views=num_views,
+            keys=keys, extent=extent, config=config, seed=seed, size=tuple(size), num_views=num_views
         )
         self._steps = _Steps(keys, seed, batch_limits(len(samples), batch_size, world), rank, world)
         # SciPy's numbers come from the CPU, whatever device they go to.
@@ -330,16 +328,13 @@ class Loader:
             yield Batch(**views, index=index, global_size=high - low)
 
     def indices(self, epoch: int, start: int = 0) -> Iterator[Int[Tensor, " B"]]:
-        """Yield the rows of an epoch's steps, on the device; the host talks to it once, for the whole epoch."""
-        order = random_order(self._steps.seed, epoch, self._steps.keys).to(self.device)
-        for low, high in list(pairwise(self._steps.limits))[start:]:
-            first, last = rank_limits(low, high, self._steps.rank, self._steps.world)
-            yield order[first:last]
+        """Return the rows of an epoch's steps, on the device; the host talks to it once, for the whole epoch."""
+        return self._steps.split(self._steps.order(epoch).to(self.device), start)
 
     def rows(self, epoch: int, step: int) -> list[int]:
         """Return the rows of the whole global batch of a step, as a message may want to name them."""
         low, high = self._steps.limits[step : step + 2]
-        rows: list[int] = random_order(self._steps.seed, epoch, self._steps.keys)[low:high].tolist()
+        rows: list[int] = self._steps.order(epoch)[low:high].tolist()
         return rows
 
     def _from_memory(self, resident: ResidentSamples) -> Iterator[tuple[Tensor, ViewBatch]]:
@@ -352,9 +347,10 @@ class Loader:
             index = index.to(self.device, non_blocking=True)
             if isinstance(payload, dict):  # the views are made
                 moved = {
-                    name: tuple(one.to(self.device, non_blocking=True) for one in payload[name]) for name in payload
+                    name: tuple(view.to(self.device, non_blocking=True) for view in views)
+                    for name, views in payload.items()
                 }
                 yield index, ViewBatch(**moved)  # type: ignore[typeddict-item]
             else:
-                images, labels = (one.to(self.device) for one in payload)
+                images, labels = (part.to(self.device) for part in payload)
                 yield index, self._make(images, labels, index, epoch)

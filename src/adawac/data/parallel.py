@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from adawac.errors import ConfigError, DataError
 
-__all__ = ["check_workers", "run_jobs"]
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -47,7 +45,7 @@ def run_jobs(
 
 
 def check_workers(workers: int | None) -> None:
-    """Check a number of processes, before anything is begun."""
+    """Check the number of processes before work begins."""
     if workers is not None and workers < 1:
         raise ConfigError(f"Expected at least one worker process, but got {workers}. Leave it out for all processors.")
 
@@ -63,9 +61,9 @@ def _in_processes(function: Callable[[Job], Result], jobs: list[Job], workers: i
                 yield futures[future], future.result()
         except BrokenExecutor as error:
             raise DataError(
-                f"Expected {workers} worker processes to stay alive, but one died: for lack of memory, or because a "
-                'script of yours starts them without `if __name__ == "__main__":`. Run it again with fewer workers '
-                "(1 stays in this process); what is finished is kept."
+                f"Expected {workers} worker processes to stay alive, but one died: it ran out of memory, or your "
+                'script starts them without `if __name__ == "__main__":`. Run it again with fewer workers (1 stays in '
+                "this process); what is finished is kept."
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -73,7 +71,7 @@ def _in_processes(function: Callable[[Job], Result], jobs: list[Job], workers: i
 
 @contextmanager
 def _out_of_reach() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach: it reaches us, and we let them finish what they have begun."""
+    """Start processes that Ctrl-C does not reach: the parent receives it and lets them finish their jobs."""
     resource_tracker.ensure_running()  # which, when it starts, unblocks what is blocked here
     former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

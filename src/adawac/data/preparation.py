@@ -20,10 +20,10 @@ from adawac.data.sources import Source, build_source, check_refs, missing_labels
 from adawac.data.sources.scan_files import read_json
 from adawac.data.splits import check_leaks
 from adawac.data.store import FORMAT_VERSION, CaseInfo, Store, is_store
-from adawac.data.store_writer import WriteError, prepare_case, sample_table, write_json, write_table, writing
+from adawac.data.store_writer import WriteError, prepare_case, sample_table, write_json, writing
 from adawac.data.task import Task
 from adawac.errors import AdawacError, ConfigError, DataError
-from adawac.files import LOCK, FolderLock, is_temporary
+from adawac.files import LOCK, FolderLock, beside, is_temporary
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,8 @@ def prepare(
         _open_destination(dest, anew=check())  # somebody else may have prepared it since
         infos = _prepare_all(source, refs, preprocessing, record["recipe"], dest, workers, progress)
         with writing(dest, "the table"):
-            write_table(sample_table(source, refs, infos, preprocessing), dest)
+            with beside(dest / "table.csv") as temporary:
+                sample_table(source, refs, infos, preprocessing).write_csv(temporary)
             write_json(dest / "store.json", record)
     except BaseException:
         _remove_if_bare(dest, made)
@@ -131,7 +132,7 @@ def prepare(
 def _open_source(source: str | Source, src: Path | str | None, options: Mapping[str, Any]) -> Source:
     if isinstance(source, str):
         if src is None:
-            raise ConfigError(f"Expected the folder with the scans for source {source}, but got none. Give it as src.")
+            raise DataError(f"Expected the folder with the scans for source {source}, but got none. Give it as src.")
         return build_source(source, src, **options)
     extra = [*(["src"] if src is not None else []), *(name for name, value in options.items() if value is not None)]
     if extra:
@@ -148,7 +149,7 @@ def _describe(source: Source, preprocessing: Preprocessing) -> dict[str, Any]:
         dataset=source.dataset,
         class_names=source.class_names,
         channels=source.channels,
-        label_values=tuple(source.classes.values()),
+        label_values=tuple(tuple(map(int, values)) for values in source.classes.values()),
         preprocessing=preprocessing,
     )
     record = {

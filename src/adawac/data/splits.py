@@ -4,6 +4,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +12,6 @@ import numpy.typing as npt
 
 from adawac.data.cases import Array, SampleTable
 from adawac.errors import ConfigError, DataError, MissingFileError, near
-
-__all__ = [
-    "SPLITS",
-    "SUBSETS",
-    "check_leaks",
-    "fold_split",
-    "labelled",
-    "list_split",
-    "resolve_split",
-    "stratified_folds",
-    "stratified_split",
-    "subset_mask",
-]
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +27,14 @@ _FOLD = re.compile(r"fold:(?P<fold>\d+)/(?P<count>\d+)")
 
 def check_leaks(patient: Array, split: Array) -> None:
     """Raise a `DataError` if a patient has samples in two splits; `""` is no split."""
-    pairs = {(one, side) for one, side in zip(patient.tolist(), split.tolist(), strict=True) if side}
-    sides: dict[str, list[str]] = {}
-    for one, side in sorted(pairs):
-        sides.setdefault(one, []).append(side)
-    leaks = {one: found for one, found in sides.items() if len(found) > 1}
+    sides: dict[str, set[str]] = {}
+    for name, side in zip(patient.tolist(), split.tolist(), strict=True):
+        sides.setdefault(name, set()).update([side] if side else [])
+    leaks = sorted(name for name, of_patient in sides.items() if len(of_patient) > 1)
     if leaks:
-        one, found = next(iter(leaks.items()))
         raise DataError(
-            f"Expected each patient in one split, but {one!r} is in {' and '.join(found)} ({len(leaks)} such). "
-            "Move all scans of a patient to one side."
+            f"Expected each patient in one split, but {leaks[0]!r} is in {' and '.join(sorted(sides[leaks[0]]))} "
+            f"({len(leaks)} such). Move all scans of a patient to one side."
         )
 
 
@@ -87,16 +73,16 @@ def _half_of_patients(table: SampleTable, seed: int) -> npt.NDArray[np.bool_]:
 
 def _shuffled_groups(patient: Array, group: Array, seed: int) -> list[list[str]]:
     """Return the patients of each group, shuffled."""
-    group_of: dict[str, str] = {}
-    for one, its_group in zip(patient.tolist(), group.tolist(), strict=True):
-        if group_of.setdefault(one, its_group) != its_group:
-            raise DataError(
-                f"Expected one group per patient, but {one!r} has {group_of[one]!r} and {its_group!r}. Mend the groups."
-            )
-    generator = np.random.default_rng(seed)
     members: dict[str, list[str]] = {}
-    for one, its_group in sorted(group_of.items()):
-        members.setdefault(its_group, []).append(one)
+    pairs = sorted(set(zip(patient.tolist(), group.tolist(), strict=True)))
+    for (name, first), (other, second) in pairwise(pairs):
+        if name == other:
+            raise DataError(
+                f"Expected one group per patient, but {name!r} has {first!r} and {second!r}. Fix the groups."
+            )
+    for name, its_group in pairs:
+        members.setdefault(its_group, []).append(name)
+    generator = np.random.default_rng(seed)
     return [generator.permutation(members[its_group]).tolist() for its_group in sorted(members)]
 
 
@@ -106,10 +92,10 @@ def stratified_folds(patient: Array, group: Array, count: int, seed: int = 0) ->
     Patients of a group are shuffled and dealt one by one; each group goes on where the last one stopped, so fold sizes
     differ by one at most, in total and within each group.
     """
-    dealt = [one for members in _shuffled_groups(patient, group, seed) for one in members]
+    dealt = [name for members in _shuffled_groups(patient, group, seed) for name in members]
     if not 2 <= count <= len(dealt):
-        raise ConfigError(f"Expected 2 to {len(dealt)} folds (one patient each at least), but got {count}. Correct it.")
-    return {one: place % count for place, one in enumerate(dealt)}
+        raise ConfigError(f"Expected 2 to {len(dealt)} folds (one patient each at least), but got {count}.")
+    return {name: number % count for number, name in enumerate(dealt)}
 
 
 def fold_split(table: SampleTable, fold: int, count: int, seed: int = 0) -> Array:
@@ -122,26 +108,27 @@ def fold_split(table: SampleTable, fold: int, count: int, seed: int = 0) -> Arra
     test = table.split == "test"
     dealt = ~test & labelled(table)
     folds = stratified_folds(table.patient[dealt], table.group[dealt], count, seed)
-    held_out = np.array([folds.get(one) == fold for one in table.patient.tolist()])
+    held_out = np.array([folds.get(patient) == fold for patient in table.patient.tolist()])
     return np.where(test, "test", np.where(~dealt, "", np.where(held_out, "val", "train")))
 
 
 def stratified_split(table: SampleTable, seed: int = 0, shares: Mapping[str, float] | None = None) -> Array:
-    """Return a split column drawn afresh by patient, each group divided by `shares` (70 / 10 / 20 % by default).
+    """Return a split column drawn by patient, each group divided by `shares` (70 / 10 / 20 % by default).
 
-    It stands beside the paper's ACDC split, whose test set is, as far as is known, one pathology that training never
-    sees. Without groups, three patients are enough: each side has one at least. Samples without a label are in none.
+    On ACDC it is an alternative to the paper's split, whose test set is, as far as is known, one pathology that
+    training never sees. Without groups, three patients are enough: each side has one at least. Samples without a label
+    are in none.
     """
     shares = dict(shares or {"train": 0.7, "val": 0.1, "test": 0.2})
     if set(shares) - set(SPLITS) or min(shares.values()) <= 0 or not np.isclose(sum(shares.values()), 1.0):
-        raise ConfigError(f"Expected shares of {', '.join(SPLITS)} that sum to 1, but got {shares}. Correct them.")
+        raise ConfigError(f"Expected shares of {', '.join(SPLITS)} that sum to 1, but got {shares}.")
     names, edges = list(shares), np.cumsum(list(shares.values()))[:-1]
     side_of: dict[str, str] = {}
     dealt = labelled(table)
     groups = _shuffled_groups(table.patient[dealt], table.group[dealt], seed)
     for members in groups:
-        places = (np.arange(len(members)) + 0.5) / len(members)
-        side_of |= {one: names[side] for one, side in zip(members, np.searchsorted(edges, places), strict=True)}
+        sides = np.searchsorted(edges, (np.arange(len(members)) + 0.5) / len(members))
+        side_of |= {patient: names[side] for patient, side in zip(members, sides, strict=True)}
     if len(groups) == 1 and len(side_of) >= len(names):
         _fill_sides(side_of, names)
     missing = [name for name in names if name not in side_of.values()]
@@ -152,7 +139,7 @@ def stratified_split(table: SampleTable, seed: int = 0, shares: Mapping[str, flo
             f"{f' in {len(groups)} groups' if grouped else ''} leave none for {missing[0]}. "
             f"Use folds (fold:0/{max(2, len(side_of))}) or lists{', or no groups' if grouped else ''}."
         )
-    return np.where(dealt, np.array([side_of.get(one, "") for one in table.patient.tolist()]), "")
+    return np.where(dealt, np.array([side_of.get(patient, "") for patient in table.patient.tolist()]), "")
 
 
 def labelled(table: SampleTable) -> npt.NDArray[np.bool_]:
@@ -165,7 +152,7 @@ def _fill_sides(side_of: dict[str, str], names: Sequence[str]) -> None:
     for name in names:
         if name not in side_of.values():
             largest, _ = Counter(side_of.values()).most_common(1)[0]
-            last = [one for one, side in side_of.items() if side == largest][-1]
+            last = [patient for patient, side in side_of.items() if side == largest][-1]
             side_of[last] = name
 
 
@@ -185,10 +172,9 @@ def list_split(table: SampleTable, lists: Mapping[str, Path | Sequence[str]]) ->
         for name in _read_list(names) if isinstance(names, Path) else names:
             rows = np.flatnonzero((table.patient == name) | (table.case == name) | (table.id == name))
             stem = name.removesuffix(".npz").removesuffix(".h5").removesuffix(".npy")
-            found = _SLICE_NAME.fullmatch(stem)
-            if not len(rows) and found:
-                rows = np.array([by_slice.get((found["case"], int(found["number"])), -1)])
-                rows = rows[rows >= 0]
+            sliced = _SLICE_NAME.fullmatch(stem)
+            if not len(rows) and sliced and (key := (sliced["case"], int(sliced["number"]))) in by_slice:
+                rows = np.array([by_slice[key]])
             if not len(rows):
                 rows = np.flatnonzero(table.case == stem)
             if not len(rows):
@@ -196,7 +182,7 @@ def list_split(table: SampleTable, lists: Mapping[str, Path | Sequence[str]]) ->
                     f"Expected a patient, case or sample of the store in {where}, but got {name!r}. "
                     f"Near names: {near(name, {*table.patient.tolist(), *table.case.tolist()})}."
                 )
-            taken = {str(one) for one in split[rows]} - {"", side}
+            taken = set(split[rows].tolist()) - {"", side}
             if taken:
                 raise DataError(
                     f"Expected {name!r} in one list, but it is in {side} and {taken.pop()}. Remove one of them."
@@ -226,12 +212,10 @@ def resolve_split(table: SampleTable, spec: str = "paper", seed: int = 0) -> Sam
         return table.with_split(table.split)
     if spec == "stratified":
         return table.with_split(stratified_split(table, seed))
-    if found := _FOLD.fullmatch(spec):
-        return table.with_split(fold_split(table, int(found["fold"]), int(found["count"]), seed))
+    if fold := _FOLD.fullmatch(spec):
+        return table.with_split(fold_split(table, int(fold["fold"]), int(fold["count"]), seed))
     folder = Path(spec)
     lists = {side: folder / name for side, names in _LIST_FILES.items() for name in names if (folder / name).is_file()}
     if "train" not in lists:
-        raise ConfigError(
-            f"Expected paper, stratified, fold:K/N or a folder with train.txt, but got {spec!r}. Correct the split."
-        )
+        raise ConfigError(f"Expected paper, stratified, fold:K/N or a folder with train.txt, but got {spec!r}.")
     return table.with_split(list_split(table, lists))

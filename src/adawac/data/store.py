@@ -130,7 +130,7 @@ class Store(HasTask):
         if not is_store(self.path):
             if not self.path.exists():
                 raise MissingFileError(
-                    f"Expected a prepared store, but {self.path} is not there. Check the path, or make it: adawac "
+                    f"Expected a prepared store, but {self.path} is not there. Correct the path, or make it: adawac "
                     "prepare. If it was moved, a run goes on with adawac train STORE --out RUN --resume."
                 )
             raise MissingFileError(

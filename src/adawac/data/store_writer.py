@@ -18,7 +18,7 @@ from adawac.data.preprocessing import Preprocessing
 from adawac.data.sources import Source
 from adawac.data.store import CaseInfo
 from adawac.errors import AdawacError, DataError
-from adawac.files import beside, write_text
+from adawac.files import write_text
 
 
 class WriteError(DataError):
@@ -29,12 +29,14 @@ def prepare_case(source: Source, ref: CaseRef, preprocessing: Preprocessing, rec
     """Prepare one case, unless the store has it already from the same files and options."""
     target = _inside(dest / "cases", ref.id)
     sources = {source.relative(path): _hash(path) for path in ref.files}
-    done = _finished(target, recipe, sources, preprocessing)
-    if done:
+    if done := _finished(target, recipe, sources, preprocessing):
         return done
     case = source.load(ref)
     check_case(case)
     prepared = preprocessing.apply(case)
+    pixels = None
+    if prepared.label is not None:
+        pixels = class_pixels(preprocessing.cut(prepared.label), case.num_classes).tolist()
     info = CaseInfo(
         id=ref.id,
         shape=prepared.shape,
@@ -45,7 +47,7 @@ def prepare_case(source: Source, ref: CaseRef, preprocessing: Preprocessing, rec
         native_affine=None if case.affine is None else case.affine.tolist(),
         label_dtype=None if case.label is None else str(case.label.dtype),
         sources=sources,
-        pixels=_pixels(prepared, preprocessing),
+        pixels=pixels,
         recipe=recipe,
     )
     arrays = _arrays(case, prepared, preprocessing)
@@ -63,7 +65,7 @@ def _write_case(target: Path, info: CaseInfo, arrays: Mapping[str, Array]) -> No
             np.save(temporary / name, array, allow_pickle=False)
         write_json(temporary / "case.json", asdict(info))
         if target.exists():
-            # The table still describes the old case: until it is written anew, the store is not complete.
+            # The table still describes the old case: until it is rewritten, the store is not complete.
             (target.parents[1] / "store.json").unlink(missing_ok=True)
             shutil.rmtree(target)
         temporary.rename(target)
@@ -85,7 +87,7 @@ def _hash(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(
-            f"Expected to read {path}, but it failed ({error.strerror}). Mend its permissions, or copy it again."
+            f"Expected to read {path}, but it failed ({error.strerror}). Fix its permissions, or copy it again."
         ) from error
 
 
@@ -99,10 +101,6 @@ def _finished(folder: Path, recipe: str, sources: dict[str, str], preprocessing:
     except (OSError, EOFError, ValueError, TypeError, LookupError):
         return None
     return info if (info.recipe, info.sources) == (recipe, sources) else None
-
-
-def _pixels(case: Case, preprocessing: Preprocessing) -> list[list[int]] | None:
-    return None if case.label is None else class_pixels(preprocessing.cut(case.label), case.num_classes).tolist()
 
 
 def _names(preprocessing: Preprocessing, labelled: bool) -> list[str]:
@@ -145,12 +143,12 @@ def writing(dest: Path, what: str) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, AdawacError):
             raise
-        # NumPy says how much it could write, but not why it was no more.
+        # NumPy says how much it could write, but not why it stopped.
         full = error.errno in (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         free = f"; {shutil.disk_usage(dest).free // 2**20} MiB are free there" if full and dest.is_dir() else ""
         raise WriteError(
             f"Expected to write {what} to {dest}, but it failed ({error.strerror or error}{free}). "
-            f"{'Free some space' if full else 'Mend that'} or choose another folder, and run it again: finished cases "
+            f"{'Free some space' if full else 'Fix that'} or choose another folder, and run it again: finished cases "
             "are kept, nothing half-written counts."
         ) from error
 
@@ -168,8 +166,10 @@ def sample_table(
     fractions = []
     for ref in refs:
         info = infos[ref.id]
-        sample_shape = _sample_shape(info.shape, preprocessing)
-        count = 1 if preprocessing.unit == "volume" else info.shape[preprocessing.axis]
+        count, sample_shape = 1, info.shape
+        if preprocessing.unit == "slice":
+            count = info.shape[preprocessing.axis]
+            sample_shape = tuple(side for axis, side in enumerate(info.shape) if axis != preprocessing.axis)
         for position in range(count):
             name = sample_id(ref.dataset, ref.patient, ref.id, preprocessing.axis_name, position)
             rows.append((name, ref.patient, ref.id, position, ref.split, ref.group or "", sample_shape))
@@ -190,15 +190,3 @@ def sample_table(
         fraction=np.concatenate(fractions),
         class_names=source.class_names,
     )
-
-
-def _sample_shape(shape: tuple[int, ...], preprocessing: Preprocessing) -> tuple[int, ...]:
-    if preprocessing.unit == "volume":
-        return shape
-    return tuple(side for axis, side in enumerate(shape) if axis != preprocessing.axis)
-
-
-def write_table(table: SampleTable, dest: Path) -> None:
-    """Write the table in one step."""
-    with beside(dest / "table.csv") as temporary:
-        table.write_csv(temporary)

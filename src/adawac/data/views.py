@@ -56,7 +56,7 @@ IDENTITY = ViewConfig(turn=0.0, rotate=0.0)
 
 
 class ViewBatch(TypedDict):
-    """The views of a batch: a tuple entry per view."""
+    """The views of a batch: images, labels and the map of each to the resized untransformed image."""
 
     images: tuple[Float[Tensor, "B C *S"], ...]
     labels: tuple[Int[Tensor, "B *S"], ...]

@@ -12,8 +12,6 @@ from adawac.data.sources.source import SOURCES, Classes, Source, check_refs, num
 from adawac.data.sources.transunet_layout import SliceSource, find_folder, group_slices
 from adawac.errors import DataError
 
-__all__ = ["CLASSES", "AcdcRelease", "AcdcSlices", "acdc", "group_by_number", "paper_split"]
-
 CLASSES: Classes = {"background": (0,), "RV": (1,), "Myo": (2,), "LV": (3,)}
 _GROUPS = ("DCM", "HCM", "MINF", "NOR", "RV")
 _FRAME = re.compile(r"(?P<patient>patient\d+)_frame\d+")
@@ -31,8 +29,8 @@ def paper_split(patient: str) -> str:
 
 def group_by_number(patient: str) -> str | None:
     """Return the pathology by the patient's number, 20 each in the order of the release."""
-    place = (number_in(patient, "patient") - 1) // 20
-    return _GROUPS[place] if 0 <= place < len(_GROUPS) else None
+    fifth = (number_in(patient, "patient") - 1) // 20
+    return _GROUPS[fifth] if 0 <= fifth < len(_GROUPS) else None
 
 
 def _ref(
@@ -69,11 +67,11 @@ class AcdcSlices(SliceSource):
         assert self.root is not None
         volumes = find_folder(self.root, "ACDC_training_volumes")
         slices = find_folder(self.root, "ACDC_training_slices")
-        found = group_slices(slices) if slices else {}
+        files = group_slices(slices) if slices else {}
         if volumes:
-            found |= {path.stem: (path,) for path in sorted(volumes.glob("*.h5")) if _FRAME.fullmatch(path.stem)}
+            files |= {path.stem: (path,) for path in sorted(volumes.glob("*.h5")) if _FRAME.fullmatch(path.stem)}
         refs = []
-        for case, paths in sorted(found.items()):
+        for case, paths in sorted(files.items()):
             match = _FRAME.fullmatch(case)
             if match is None:
                 raise DataError(f"Expected patientPPP_frameFF, but got {paths[0]}. Rename it as in the release.")

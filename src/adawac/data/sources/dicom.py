@@ -66,8 +66,8 @@ def dicom(
     named = glob_cases(root, labels) if labels else None
     refs = []
     for (case, patient), scan in sorted(_name_series(root, series).items()):
-        files = {"images": scan.files, "labels": _find_labels(case, scan, named, segmentations)}
-        refs.append(CaseRef(dataset=name, patient=patient, id=case, group=group_of.get(patient), **files))
+        paths, group = _find_labels(case, scan, named, segmentations), group_of.get(patient)
+        refs.append(CaseRef(dataset=name, patient=patient, id=case, group=group, images=scan.files, labels=paths))
     refs = check_refs(refs, root)
     known_classes = as_classes(classes) if classes else _segment_classes(root, refs, segmentations)
     source = DicomSource(

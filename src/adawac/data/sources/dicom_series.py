@@ -1,8 +1,8 @@
 """One DICOM series to a volume: sorted along the normal, rescaled, with its affine."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from adawac.data.cases import Array
 from adawac.errors import DataError, MissingDependencyError
-
-__all__ = ["LPS_TO_RAS", "Affine", "load_highdicom", "load_pydicom", "read_series"]
 
 Affine = npt.NDArray[np.float64]
 
@@ -21,26 +19,23 @@ LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _GAP_TOLERANCE = 0.1
 
 
-def load_pydicom() -> ModuleType:
+def load_pydicom() -> Any:
     """Import pydicom, or say how to install it."""
-    try:
-        import pydicom
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Expected pydicom to read DICOM, but it is not installed. Run `pip install 'adawac[dicom]'`."
-        ) from error
-    return pydicom
+    return _load("pydicom", "DICOM")
 
 
 def load_highdicom() -> Any:
     """Import highdicom, or say how to install it."""
+    return _load("highdicom", "DICOM SEG")
+
+
+def _load(name: str, purpose: str) -> Any:
     try:
-        import highdicom
+        return import_module(name)
     except ImportError as error:
         raise MissingDependencyError(
-            "Expected highdicom to read DICOM SEG, but it is not installed. Run `pip install 'adawac[dicom]'`."
+            f"Expected {name} to read {purpose}, but it is not installed. Run `pip install 'adawac[dicom]'`."
         ) from error
-    return highdicom
 
 
 def read_series(paths: Sequence[Path]) -> tuple[npt.NDArray[np.float32], Affine]:
@@ -55,8 +50,8 @@ def read_series(paths: Sequence[Path]) -> tuple[npt.NDArray[np.float32], Affine]
     where = paths[0].parent
     try:
         cosines = np.array(first.ImageOrientationPatient, dtype=np.float64).reshape(2, 3)
-        row_size, column_size = (float(one) for one in first.PixelSpacing)
-        positions = np.array([one.ImagePositionPatient for one in slices], dtype=np.float64)
+        row_size, column_size = (float(size) for size in first.PixelSpacing)
+        positions = np.array([header.ImagePositionPatient for header in slices], dtype=np.float64)
     except AttributeError as error:
         raise DataError(
             f"Expected slices with a position in space, but {where} has none ({error}). Export it again."
@@ -95,8 +90,8 @@ def _pixels(dataset: Any, path: Path) -> npt.NDArray[np.float32]:
 def _check_alike(slices: Sequence[Any], paths: Sequence[Path]) -> None:
     for name in ("Rows", "Columns", "PixelSpacing", "ImageOrientationPatient"):
         wanted = np.array(slices[0].get(name), dtype=np.float64)
-        for one, path in zip(slices, paths, strict=True):
-            got = one.get(name)
+        for header, path in zip(slices, paths, strict=True):
+            got = header.get(name)
             if got is None or not np.allclose(np.array(got, dtype=np.float64), wanted, atol=1e-4):
                 raise DataError(
                     f"Expected {name} {wanted.tolist()} in every slice of the series, but got {got} in {path}. "
@@ -112,15 +107,15 @@ def _slice_step(positions: Array, normal: Array, paths: Sequence[Path], first: A
     gaps = np.diff(positions @ normal)
     usual = float(np.median(gaps))
     if usual <= 0 or gaps.min() < _GAP_TOLERANCE * usual:
-        place = int(gaps.argmin())
+        row = int(gaps.argmin())
         raise DataError(
-            f"Expected one slice at each position, but {paths[place]} and {paths[place + 1]} lie at the same. "
-            "Remove the copy, or put each phase of the series into a folder of its own."
+            f"Expected one slice at each position, but {paths[row]} and {paths[row + 1]} lie at the same. "
+            "Remove the copy, or put each phase of the series into a separate folder."
         )
-    place = int(np.abs(gaps - usual).argmax())
-    if abs(gaps[place] - usual) > _GAP_TOLERANCE * usual:
+    row = int(np.abs(gaps - usual).argmax())
+    if abs(gaps[row] - usual) > _GAP_TOLERANCE * usual:
         raise DataError(
-            f"Expected slices {usual:.3g} mm apart, but {paths[place]} and {paths[place + 1]} are {gaps[place]:.3g} mm "
+            f"Expected slices {usual:.3g} mm apart, but {paths[row]} and {paths[row + 1]} are {gaps[row]:.3g} mm "
             "apart: a slice is missing. Export the whole series again; it is not interpolated."
         )
     return np.asarray((positions[-1] - positions[0]) / (len(positions) - 1))

@@ -33,8 +33,8 @@ def walk(root: Path, leave_out: Callable[[Path], bool] | None = None) -> Iterato
             continue
         seen.add(real)
         below, files = _contents(folder)
-        for one in below:
-            (links if one.is_symlink() else folders).append(one)
+        for path in below:
+            (links if path.is_symlink() else folders).append(path)
         yield folder, files
 
 
@@ -50,10 +50,10 @@ def find(root: Path, pattern: str) -> list[Path]:
     whatever links there are.
     """
     parts = PurePath(pattern).parts
-    found = [root]
+    paths = [root]
     for part in parts:
-        found = list(dict.fromkeys(one for folder in found if folder.is_dir() for one in _matching(folder, part)))
-    return sorted(_once(found, root) if "**" in parts else found)
+        paths = list(dict.fromkeys(path for folder in paths if folder.is_dir() for path in _matching(folder, part)))
+    return sorted(_once(paths, root) if "**" in parts else paths)
 
 
 def is_closed(folder: Path) -> bool:
@@ -78,7 +78,7 @@ def _contents(folder: Path) -> tuple[list[Path], list[Path]]:
     folders, files = [], []
     if not is_closed(folder):
         with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda one: one.name):
+            for entry in sorted(entries, key=lambda entry: entry.name):
                 path = folder / entry.name
                 if entry.name.startswith("."):
                     continue
@@ -96,19 +96,19 @@ def _is_readable(link: Path) -> bool:
 def _matching(folder: Path, part: str) -> Iterable[Path]:
     """Return what one part of a pattern stands for in a folder."""
     if part == "**":
-        return [one for one, _ in _open_folders(folder)]
+        return [below for below, _ in _open_folders(folder)]
     _check_open(folder)
     if not WILDCARD.search(part):
         return [folder / part] if os.path.lexists(folder / part) else []
     expression = re.compile(translate(part))
-    return [one for kind in _contents(folder) for one in kind if expression.fullmatch(one.name)]
+    return [path for paths in _contents(folder) for path in paths if expression.fullmatch(path.name)]
 
 
 def _once(paths: Iterable[Path], root: Path) -> Iterable[Path]:
-    """Return one path of each that a link to a folder leads to as well, by its own name where that is among them."""
+    """Return one path of each file that links to folders lead to as well, the one without links where it is listed."""
     top, real = root.resolve(), {path: path.parent.resolve() / path.name for path in paths}
-    own = sorted(real, key=lambda path: (top / path.relative_to(root) != real[path], path))
-    return {real[path]: path for path in reversed(own)}.values()
+    direct_first = sorted(real, key=lambda path: (top / path.relative_to(root) != real[path], path))
+    return {real[path]: path for path in reversed(direct_first)}.values()
 
 
 # What a wildcard may stand for, as a group of a regular expression; `**/` may be any number of folders. The ending is
@@ -129,19 +129,19 @@ def glob_cases(root: Path, pattern: str) -> dict[str, Path]:
         pattern += "/*"
     expression = re.compile("".join(_WILDCARDS.get(part) or re.escape(part) for part in _PARTS.split(pattern)))
     # Brackets stand for themselves: they are common in names, and a set of characters is hardly ever meant.
-    found: dict[str, Path] = {}
+    cases: dict[str, Path] = {}
     for path in find(root, pattern.replace("[", "[[]")):
         match = expression.fullmatch(path.relative_to(root).as_posix())
         if match is None or path.is_dir():
             continue
         case = "_".join(part.replace("/", "_") for part in match.groups() if part is not None)
         case = case.removesuffix(".gz").removesuffix(".nii").strip()
-        other = found.setdefault(case, path)
+        other = cases.setdefault(case, path)
         if other is not path:
             raise DataError(
                 f"Expected case ids that differ, but {other} and {path} are both {case!r}. Use a finer pattern."
             )
-    return found
+    return cases
 
 
 def match_patterns(
@@ -154,14 +154,14 @@ def match_patterns(
     taken = set(label_files.values())
     cases = [case for case, path in by_channel[0].items() if path not in taken]
     if not cases:
-        raise DataError(f"Expected images that match {images[0]!r} in {root}, but got none. Correct the pattern.")
+        raise DataError(f"Expected images that match {images[0]!r} in {root}, but got none. Change the pattern.")
     pairs: list[tuple[str, tuple[Path, ...], tuple[Path, ...]]] = []
     for case in cases:
-        missing = [pattern for pattern, found in zip(images, by_channel, strict=True) if case not in found]
+        missing = [pattern for pattern, files in zip(images, by_channel, strict=True) if case not in files]
         if missing:
             raise DataError(f"Expected every channel of case {case}, but nothing matches {missing[0]!r}. Add the file.")
         label = (label_files[case],) if case in label_files else ()
-        pairs.append((case, tuple(found[case] for found in by_channel), label))
+        pairs.append((case, tuple(files[case] for files in by_channel), label))
     return pairs
 
 
@@ -176,7 +176,7 @@ def is_nifti(path: Path) -> bool:
 
 def stem(path: Path) -> str:
     """Return a file's name without .nii or .nii.gz."""
-    ending = next((one for one in _ENDINGS if path.name.lower().endswith(one)), "")
+    ending = next((ending for ending in _ENDINGS if path.name.lower().endswith(ending)), "")
     return path.name[: len(path.name) - len(ending)]
 
 

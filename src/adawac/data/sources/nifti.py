@@ -141,7 +141,7 @@ def nifti(
 def read_groups(path: Path) -> dict[str, str]:
     """Read a CSV file with the columns patient and group."""
     if not path.is_file():
-        raise MissingFileError(f"Expected a CSV file with patient,group, but {path} is not there. Check the path.")
+        raise MissingFileError(f"Expected a CSV file with patient,group, but {path} is not there. Correct the path.")
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     if not rows or not {"patient", "group"} <= set(rows[0]):

@@ -56,7 +56,7 @@ def _read_nifti(path: Path) -> tuple[Array, Affine]:
             f"Expected numbers, but got voxels of type {data.dtype} in {path}. Export it as a grey-value image."
         )
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
-        raise DataError(f"Expected an invertible affine, but got {affine.tolist()} in {path}. Mend its header.")
+        raise DataError(f"Expected an invertible affine, but got {affine.tolist()} in {path}. Fix its header.")
     while data.ndim > 3 and data.shape[-1] == 1:  # many programs write a volume as a series of one
         data = data[..., 0]
     return data, affine
@@ -68,7 +68,7 @@ def read_nifti_image(paths: Sequence[Path], channels: int) -> tuple[npt.NDArray[
     affine: Affine | None = None
     several = f", or a 4D one with {channels} channels last" if channels > 1 else ""
     for path in paths:
-        data, own = _read_nifti(path)
+        data, its_affine = _read_nifti(path)
         if data.ndim == 4 and len(paths) == 1 and data.shape[3] == channels:
             data = np.moveaxis(data, 3, 0)
         elif data.ndim == 3:
@@ -81,13 +81,13 @@ def read_nifti_image(paths: Sequence[Path], channels: int) -> tuple[npt.NDArray[
             )
             raise DataError(f"Expected a 3D image{several}, but got {data.shape} in {path}. {advice}")
         if affine is not None:
-            check_same_grid(paths[0], parts[0].shape[1:], affine, path, data.shape[1:], own)
-        affine = own if affine is None else affine
+            check_same_grid(paths[0], parts[0].shape[1:], affine, path, data.shape[1:], its_affine)
+        affine = its_affine if affine is None else affine
         parts.append(data.astype(np.float32))
     if affine is None or sum(len(part) for part in parts) != channels:
         raise DataError(
             f"Expected {channels} channels, but got {sum(len(part) for part in parts)} from "
-            f"{[str(one) for one in paths]}. Add the missing channel files, or correct `channels`."
+            f"{list(map(str, paths))}. Add the missing channel files, or correct `channels`."
         )
     return np.concatenate(parts), affine
 
@@ -96,12 +96,12 @@ def read_nifti_label(
     path: Path, classes: Classes, image: Path, shape: tuple[int, ...], affine: Affine
 ) -> npt.NDArray[np.integer[Any]]:
     """Read a label map that must lie on the image's grid, as class indices in the file's own integer type."""
-    data, own = _read_nifti(path)
+    data, its_affine = _read_nifti(path)
     if data.ndim != 3:
         raise DataError(
             f"Expected a 3D label map, but got shape {data.shape} in {path}. Write one 3D volume of class values."
         )
-    check_same_grid(image, shape, affine, path, data.shape, own)
+    check_same_grid(image, shape, affine, path, data.shape, its_affine)
     return to_class_indices(data, classes, path)
 
 
@@ -109,23 +109,23 @@ def read_nifti_turned(path: Path, affine: Affine) -> tuple[Array, Affine]:
     """Read a 3D file with its voxel axes turned and flipped to those of `affine`, and its affine after that."""
     from nibabel.orientations import apply_orientation, inv_ornt_aff, io_orientation, ornt_transform
 
-    data, own = _read_nifti(path)
+    data, its_affine = _read_nifti(path)
     if data.ndim != 3:
         raise DataError(f"Expected a 3D label map, but got shape {data.shape} in {path}. Write one 3D volume.")
-    turn = ornt_transform(io_orientation(own), io_orientation(affine))
-    return apply_orientation(data, turn), own @ inv_ornt_aff(turn, data.shape)
+    turn = ornt_transform(io_orientation(its_affine), io_orientation(affine))
+    return apply_orientation(data, turn), its_affine @ inv_ornt_aff(turn, data.shape)
 
 
 def read_nifti_values(path: Path) -> set[int]:
     """Return the label values that occur in a file."""
     data, _ = _read_nifti(path)
-    return {int(one) for one in np.unique(_whole_numbers(data, path))}
+    return set(np.unique(_whole_numbers(data, path)).tolist())
 
 
 def check_same_grid(
     image: Path, shape: tuple[int, ...], affine: Affine, other: Path, other_shape: tuple[int, ...], other_affine: Affine
 ) -> None:
-    """Raise a `DataError` unless both files have one shape and their corners lie in the same places."""
+    """Raise a `DataError` unless both files have one shape and their corners coincide."""
     if tuple(shape) != tuple(other_shape):
         raise DataError(
             f"Expected the shape {tuple(shape)} of {image}, but got {tuple(other_shape)} in {other}. "
@@ -159,8 +159,8 @@ def _whole_numbers(label: Array, path: Path) -> Array:
 def to_class_indices(label: Array, classes: Classes, path: Path) -> npt.NDArray[np.integer[Any]]:
     """Map the label values of a file to class indices."""
     label = _whole_numbers(label, path)
-    values = np.array([one for own in classes.values() for one in own], dtype=np.int64)
-    index = np.array([place for place, own in enumerate(classes.values()) for _ in own], dtype=np.int64)
+    values = np.array([value for of_class in classes.values() for value in of_class], dtype=np.int64)
+    index = np.array([k for k, of_class in enumerate(classes.values()) for _ in of_class], dtype=np.int64)
     low, high = (int(label.min()), int(label.max())) if label.size else (0, 0)
     if low >= 0 and high < len(values) and (values == index).all() and (values == np.arange(len(values))).all():
         return label
@@ -185,18 +185,18 @@ def read_arrays(path: Path, names: tuple[str, ...] = ("image", "label")) -> dict
     """Read named arrays from an HDF5 or an npz file (never pickled ones)."""
     if path.suffix == ".npz":
         with _readable(path, "an npz file"), np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in names if name in file}
+            arrays = {name: file[name] for name in names if name in file}
     else:
         import h5py
 
         with _readable(path, "an HDF5 file"), h5py.File(path, "r") as file:
-            found = {name: np.asarray(file[name]) for name in names if name in file}
+            arrays = {name: np.asarray(file[name]) for name in names if name in file}
     for name in names:
-        if name not in found:
+        if name not in arrays:
             raise DataError(
                 f"Expected the arrays {', '.join(names)}, but {path} has no {name!r}. Export it again with both."
             )
-    return found
+    return arrays
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"Expected JSON in {path}, but it cannot be read ({error}). Mend it.") from error
+        raise DataError(f"Expected JSON in {path}, but it cannot be read ({error}). Fix the file.") from error
     if not isinstance(data, dict):
-        raise DataError(f"Expected a JSON object in {path}, but got {type(data).__name__}. Mend it.")
+        raise DataError(f"Expected a JSON object in {path}, but got {type(data).__name__}. Fix the file.")
     return data

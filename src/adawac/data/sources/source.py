@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Source(ABC):
     dataset: str
     classes: Classes
     channels: tuple[str, ...] = ("image",)
-    preprocessing: Preprocessing = field(default=MR)
+    preprocessing: Preprocessing = MR
     root: Path | None = None
     label_place: str = ""
 
@@ -74,7 +74,7 @@ class Source(ABC):
     def options(self) -> dict[str, Any]:
         """Return what decides the voxels of a case besides its files, for the store's record."""
         skipped = {"root", "preprocessing", "dataset", "classes", "channels", "label_place"}
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in skipped}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in skipped}
 
     def relative(self, path: Path) -> str:
         """Return a file's name for the store: relative to the root, so that moving the folder changes nothing."""
@@ -84,15 +84,15 @@ class Source(ABC):
 def build_source(name: str, root: Path | str, **options: Any) -> Source:
     """Open the folder `root` with the source called `name`; options that are None are left at their defaults."""
     root = _folder(root)
-    given = {key: value for key, value in options.items() if value is not None}
+    options = {key: value for key, value in options.items() if value is not None}
     entry = SOURCES[name]
     known = list(inspect.signature(entry).parameters)[1:]
-    if not _takes(entry, root, given):
+    if not _takes(entry, root, options):
         raise ConfigError(
             f"Expected options of source {name} ({', '.join(known) or 'it has none'}), but got "
-            f"{', '.join(sorted(set(given) - set(known)))}. Leave it out."
+            f"{', '.join(sorted(set(options) - set(known)))}. Leave it out."
         )
-    return entry(root, **given)
+    return entry(root, **options)
 
 
 def _folder(root: Path | str) -> Path:
@@ -115,13 +115,13 @@ def _takes(entry: Callable[..., Source], root: Path, options: Mapping[str, Any])
 def detect_source(root: Path | str, **options: Any) -> Source:
     """Return the first source that takes the options and finds cases in `root`."""
     root = _folder(root)
-    given = {key: value for key, value in options.items() if value is not None}
+    options = {key: value for key, value in options.items() if value is not None}
     reasons = []
     for name in SOURCES:
-        if given and not _takes(SOURCES[name], root, given):
+        if options and not _takes(SOURCES[name], root, options):
             continue
         try:
-            source = build_source(name, root, **given)
+            source = build_source(name, root, **options)
             source.cases()
         except AdawacError as error:
             reasons.append((name, str(error)))
@@ -162,7 +162,7 @@ def missing_labels(source: Source) -> str:
         f"Expected a label map for each of the {total} scans in {source.root}, but {missing} (looked for "
         f"{source.label_place}): {', '.join(shown)}{more}. "
     ) + (
-        "Correct where to look, or label some scans: training needs labels. Scans without labels can be segmented by a "
+        "Change where to look, or label some scans: training needs labels. Scans without labels can be segmented by a "
         "trained network (adawac predict)."
         if len(refs) == total
         else "Add the missing ones, or leave these scans out with --skip-unlabelled (skip_unlabelled=True); a trained "
@@ -212,26 +212,24 @@ def shared_folders(refs: Sequence[CaseRef]) -> str:
             break
     some = ", ".join(several[:3]) + (", …" if len(several) > 3 else "")
     return (
-        f"Folders hold several scans ({some}), and each scan counts as a patient of its own. If a folder is a patient, "
+        f"Folders hold several scans ({some}), and each scan counts as a separate patient. If a folder is a patient, "
         "say so, or a patient may be trained on and tested on: --patient '^(.+?)_' takes what stands before the first "
         "_ of a case's name."
     )
 
 
-def as_classes(given: Mapping[str, int | Iterable[int]]) -> Classes:
+def as_classes(names: Mapping[str, int | Iterable[int]]) -> Classes:
     """Return class names with their label values as tuples, the background first (value 0 unless named)."""
     classes: Classes = {
-        name: (values,) if isinstance(values, int) else tuple(int(one) for one in values)
-        for name, values in given.items()
+        name: (values,) if isinstance(values, int) else tuple(map(int, values)) for name, values in names.items()
     }
     background = next((name for name in classes if name.casefold() == "background"), None)
-    taken = {one for values in classes.values() for one in values}
-    if background is None and 0 in taken:
-        background = next(name for name, values in classes.items() if 0 in values)
+    if background is None:
+        background = next((name for name, values in classes.items() if 0 in values), None)
     first = {"background": (0,)} if background is None else {background: classes.pop(background)}
     classes = {**first, **classes}
-    values = [one for own in classes.values() for one in own]
-    if len(set(values)) != len(values) or not all(classes.values()):
+    every_value = [value for values in classes.values() for value in values]
+    if len(set(every_value)) != len(every_value) or not all(classes.values()):
         raise ConfigError(f"Expected each label value under one class, but got {classes}. Name every value once.")
     return classes
 

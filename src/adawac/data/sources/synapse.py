@@ -12,8 +12,6 @@ from adawac.data.sources.source import SOURCES, Classes, Source, check_refs, num
 from adawac.data.sources.transunet_layout import SliceSource, find_folder, group_slices
 from adawac.errors import DataError
 
-__all__ = ["BTCV_CLASSES", "CLASSES", "TEST_CASES", "SynapseRelease", "SynapseSlices", "paper_split", "synapse"]
-
 _ORGANS = ("aorta", "gallbladder", "left kidney", "right kidney", "liver", "pancreas", "spleen", "stomach")
 #: TransUNet's files: the eight organs as they are trained.
 CLASSES: Classes = {"background": (0,), **{name: (value,) for value, name in enumerate(_ORGANS, start=1)}}
@@ -77,9 +75,7 @@ class SynapseRelease(Source):
                 f"Expected a label map label{missing[0]}.nii.gz for {images[missing[0]]}, but it is missing "
                 f"({len(missing)} such scans). Add it, or give the folder RawData/Training alone."
             )
-        refs = [
-            _ref(f"case{number}", (images[number],), (labels[number],)) for number in sorted(set(images) & set(labels))
-        ]
+        refs = [_ref(f"case{number}", (images[number],), (labels[number],)) for number in sorted(images)]
         return check_refs(refs, self.root) if refs else []
 
     def load(self, ref: CaseRef) -> Case:
@@ -89,13 +85,13 @@ class SynapseRelease(Source):
 
 def _by_number(root: Path, prefix: str) -> dict[str, Path]:
     pattern = re.compile(rf"{prefix}(?P<number>\d{{4}})\.nii(\.gz)?")
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in files_below(root):
         if match := pattern.fullmatch(path.name):
-            if match["number"] in found:
+            other = files.setdefault(match["number"], path)
+            if other is not path:
                 raise DataError(
-                    f"Expected one file per scan, but {found[match['number']]} and {path} are both number "
-                    f"{match['number']}. Remove the copy."
+                    f"Expected one file per scan, but {other} and {path} are both number {match['number']}. "
+                    "Remove the copy."
                 )
-            found[match["number"]] = path
-    return found
+    return files
