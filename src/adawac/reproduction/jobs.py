@@ -10,17 +10,17 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from adawac.config import TrainConfig, override, to_dict
 from adawac.errors import AdawacError, MissingFileError
-from adawac.files import is_locked, make_folder
+from adawac.files import AppendFile, is_locked, make_folder
 from adawac.reproduction.grids import Row
-from adawac.runs import Run
-from adawac.runs.layout import INFO, checkpoint_path, scores_path
+from adawac.runs import Run, RunWriter
+from adawac.runs.layout import INFO, checkpoint_path, encode_line, read_lines, scores_path
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ FREE_SETTINGS = (
 """What decides where and how fast a run runs, but not what comes out."""
 # Seconds to wait for a run that another process still writes to: when a machine is lost, that may take a while.
 _PATIENCE = 60.0
+_TIMING = "timing.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +238,7 @@ def _work(job: Job) -> None:
         run = None
     if run is None or run.status != "finished":
         log.info("training %s%s", job.name, "" if run is None else f", from epoch {run.epoch} on")
-        fit(job.config, job.folder, resume=run is not None)
+        fit(job.config, job.folder, resume=run is not None, watch=_EpochTimes())
     for convention in job.unscored:
         log.info("scoring %s by the convention %s", job.name, convention)
         evaluate(
@@ -249,6 +250,37 @@ def _work(job: Job) -> None:
             precision="fp32",  # on every device, as the paper's numbers are
             progress=False,
         )
+
+
+class _EpochTimes:
+    """Notes how long each epoch takes, with all that belongs to it, in the run's folder; logs the epochs' numbers."""
+
+    def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
+        from adawac.train.engine import LogWatch
+
+        self._log = LogWatch()
+        self._log.start(config, run, steps)
+        self._path = run.folder / _TIMING
+        self._length = max((line.end for line in read_lines(self._path)), default=0)
+        self._last = time.monotonic()
+
+    def step(self, epoch: int, step: int) -> None:
+        pass
+
+    def epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
+        self._log.epoch(epoch, metrics)
+        now = time.monotonic()
+        line = {"seconds": now - self._last, "slices_per_second": metrics["slices_per_second"]}
+        self._last = now
+        with AppendFile(self._path, self._length) as file:  # cuts off what a kill left half-written
+            file.append(encode_line(epoch, line))
+            self._length = file.length
+
+
+def read_epoch_times(folder: Path) -> list[dict[str, Any]]:
+    """Return the seconds and the rate (slices/s) of each epoch of a job; one that was done again counts once."""
+    epochs = {line.values["epoch"]: line.values for line in read_lines(folder / _TIMING)}
+    return [epochs[epoch] for epoch in sorted(epochs)]
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class Reproduction:
     left: int = 0
 
 
-class Silence:
+class NoProgress:
     """Shows no progress."""
 
     def planned(self, jobs: Sequence[Job], done: int) -> None:
@@ -159,7 +159,7 @@ def reproduce(
             _check_methods(waiting)
             _check_models(waiting)
             _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
-        watch = Silence() if watch is None else watch
+        watch = NoProgress() if watch is None else watch
         watch.planned(every, len(every) - len(waiting))
         outcomes = _Outcomes(progress=watch)
         if waiting:
