@@ -157,7 +157,7 @@ def _summary(scores: list[Any]) -> dict[str, Any]:
     summary: dict[str, Any] = {"unit": units[0], "cases": len({score.case for score in scores})}
     for metric in ("dice", "hd95"):
         classes = summarise(scores, metric)
-        summary[metric] = {own.class_name: own.mean for own in classes}
+        summary[metric] = {of_class.class_name: of_class.mean for of_class in classes}
     return summary | {"missed": classes[-1].missed, "invented": classes[-1].invented}
 
 
