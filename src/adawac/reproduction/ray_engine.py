@@ -60,7 +60,7 @@ class RayEngine:
         silent: dict[str, int] = {}  # size of the log of jobs that were submitted but have not begun
         try:
             while running or (waiting and time.monotonic() < end):
-                while waiting and (self.at_once is None or len(running) < self.at_once):
+                while waiting and time.monotonic() < end and len(running) < (self.at_once or math.inf):
                     job, need = waiting.popleft()
                     silent[job.name] = _size(job)
                     running[task.options(**need).remote(job)] = job
