@@ -52,7 +52,7 @@ types: $(VENV)/.development  ## Check types
 docs: $(VENV)/.development  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
-bench: $(VENV)/.development  ## Measure what docs/performance.md quotes, on this machine
+bench: $(VENV)/.development  ## Measure the criterion on this machine, and put it into docs/performance.md
 	$(BIN)/python -m benchmarks.criterion
 	$(BIN)/python -m benchmarks.render
 

@@ -83,8 +83,8 @@ def draw_views(size):
     grid[0].set_title(f"native slice, {height}×{size}", fontsize=9)
     identity = torch.eye(2, 3)[None]
     maps = [("the network's input, 224×224", identity)]
-    for one in wanted:
-        picked = type(draws)(*(field[one : one + 1] for field in draws))
+    for number in wanted:
+        picked = type(draws)(*(field[number : number + 1] for field in draws))
         turn = f"{90 * int(picked.turns)}°, flipped" if picked.flip >= 0 else f"rotated by {int(picked.angle)}°"
         maps.append((turn, picked.theta(extent)))
     for axes, (title, theta) in zip(grid[1:], maps, strict=True):

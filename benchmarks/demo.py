@@ -47,7 +47,7 @@ def main():
         "subset": SUBSET,
         "methods": list(METHODS),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "seeds": [{key: value for key, value in one.items() if key != "run"} for one in seeds],
+        "seeds": [{key: value for key, value in run.items() if key != "run"} for run in seeds],
     }
     write_result(RESULTS / "demo.json", result)
 

@@ -52,11 +52,11 @@ def parts(run, store, cases, device):
     read, stacks = timed(lambda: [np.array(store.stack(case)[0]) for case in cases])
     predict, predictions = min(
         (timed(lambda: list(predictor.predict(store.stack(case)[0] for case in cases))) for _ in range(3)),
-        key=lambda one: one[0],
+        key=lambda pair: pair[0],
     )
     rules = Rules(convention="adawac", unit="voxel")
     score, _ = timed(
-        lambda: [score_case(store.path, case, one, rules) for case, one in zip(cases, predictions, strict=True)]
+        lambda: [score_case(store.path, case, labels, rules) for case, labels in zip(cases, predictions, strict=True)]
     )
     return {
         "slices": sum(len(stack) for stack in stacks),
@@ -87,11 +87,11 @@ def released_way(run, store, cases, device):
             classes = logits.argmax(1)[0].cpu().numpy()
             found[number] = zoom(classes, (rows / height, columns / width), order=0)
         for label in range(1, store.num_classes):
-            one, other = found == label, labels == label
-            both = one.any() and other.any()
-            scores.append(binary.dc(one, other) if both else float(not one.any() and not other.any()))
+            ours, other = found == label, labels == label
+            both = ours.any() and other.any()
+            scores.append(binary.dc(ours, other) if both else float(not ours.any() and not other.any()))
             if both:
-                binary.hd95(one, other)
+                binary.hd95(ours, other)
     return {"released_way_s": time.perf_counter() - start, "released_way_dice": float(np.mean(scores))}
 
 

@@ -58,14 +58,14 @@ def make_store(folder, megabytes):
 def memory(pid):
     """Return the megabytes that a process and its children hold."""
     total = 0
-    for one in (pid, *children(pid)):
-        lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+    for process in (pid, *children(pid)):
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
         total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return round(total / 1e3)
 
 
 def children(pid):
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def wait(device):

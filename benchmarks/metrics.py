@@ -86,16 +86,16 @@ def seconds(call, repeats=3):
 def medpy_scores(pred, truth, label):
     from medpy.metric import binary
 
-    one, other = pred == label, truth == label
-    return binary.dc(one, other), binary.hd95(one, other)
+    first, other = pred == label, truth == label
+    return binary.dc(first, other), binary.hd95(first, other)
 
 
 def monai_hd95(pred, truth, label):
     import torch
     from monai.metrics import compute_hausdorff_distance
 
-    one, other = (torch.from_numpy(labels == label)[None, None] for labels in (pred, truth))
-    return compute_hausdorff_distance(one, other, include_background=True, percentile=95).item()
+    first, other = (torch.from_numpy(labels == label)[None, None] for labels in (pred, truth))
+    return compute_hausdorff_distance(first, other, include_background=True, percentile=95).item()
 
 
 def beside_others(pred, truth, num_classes, spacing, medpy_classes, repeats):
@@ -148,11 +148,11 @@ def worst_cases():
     pipe = np.broadcast_to((from_axis < 200**2) & (from_axis > 195**2), CT)
     core = (from_axis < 14**2) & ((x + y + z) % 2 == 0)
     ball = (z - 75) ** 2 + (y - 256) ** 2 + (x - 256) ** 2 < 74**2
-    one, other, mixed = speckles(rng, CT, 300_000), speckles(rng, CT, 300_000), speckles(rng, CT, 300_000, 8)
+    first, other, mixed = speckles(rng, CT, 300_000), speckles(rng, CT, 300_000), speckles(rng, CT, 300_000, 8)
     inside = speckles(rng, CT, 300_000, within=ball) == 1
     noise = rng.integers(0, 9, CT).astype(np.uint8)
     cases = {
-        "300,000 speckles against 300,000": lambda: score_volume(one, other, 2),
+        "300,000 speckles against 300,000": lambda: score_volume(first, other, 2),
         "300,000 speckles of 8 classes against 8 organs": lambda: score_volume(mixed, abdomen, 9),
         "300,000 speckles in a ball": lambda: hd95(inside, ball),
         "a porous core in a pipe": lambda: hd95(core, pipe),

@@ -40,8 +40,8 @@ def joined(x: Tensor, skip: Tensor | None, bilinear: bool) -> Tensor:
 
 def milliseconds(function: Callable[..., Tensor], *inputs: Tensor, rounds: int = 20) -> float:
     """Return the time of a forward and backward pass, captured, in the median of some rounds."""
-    for one in inputs:
-        one.requires_grad_()
+    for tensor in inputs:
+        tensor.requires_grad_()
     gradient = torch.randn_like(function(*inputs))
 
     def work() -> None:

@@ -70,7 +70,7 @@ def make_run(folder: Path, preprocessing: dict[str, Any]) -> None:
                 "preprocessing": CT.to_dict() | preprocessing,
             }
         )
-        tensors = {f"network.{name}": one for name, one in network.state_dict().items()}
+        tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
         run.save_checkpoint("last", tensors, {"epoch": 1})
 
 

@@ -30,7 +30,7 @@ def criterion(result: dict[str, Any]) -> str:
 
 
 def prepare(result: dict[str, Any]) -> str:
-    rows = [[f"{one['workers']}", one["volumes"], f"{one['volumes_per_second']:.0f}"] for one in result["prepare"]]
+    rows = [[f"{run['workers']}", run["volumes"], f"{run['volumes_per_second']:.0f}"] for run in result["prepare"]]
     reads = [
         [name, f"{value:.0f}", f"{result['store_is_faster_by'].get(name, 1):.0f}×"]
         for name, value in result["microseconds_per_slice"].items()
@@ -65,9 +65,7 @@ def loading(result: dict[str, Any]) -> str:
     rows = []
     for kind in kinds:
         memory = result[kind].get("memory_mb")
-        rows.append(
-            [kind, result[kind]["slices_per_s"], "–" if memory is None else ", ".join(str(one) for one in memory)]
-        )
+        rows.append([kind, result[kind]["slices_per_s"], "–" if memory is None else ", ".join(map(str, memory))])
     where = f"{result['device']}, a store of {result['store_mb']} MB, {result['workers']} workers."
     return f"{table(['samples', 'slices/s, two views each', 'resident memory after each epoch, MB'], rows)}\n\n{where}"
 
@@ -91,9 +89,9 @@ def transunet(result: dict[str, Any]) -> str:
     ]
     header = ["implementation", "eager, ms", "captured, ms", "TFLOP/s", "of the matrix rate", "peak, GiB"]
     kernels = [
-        [text, f"`{one['kernel'][:70]}`", one["ms"], f"{one['share']:.0%}"]
+        [text, f"`{kernel['kernel'][:70]}`", kernel["ms"], f"{kernel['share']:.0%}"]
         for name, text in (("plain", "straightforward"), ("adawac", "adawac"))
-        for one in result[name]["profile"]["largest"][:3]
+        for kernel in result[name]["profile"]["largest"][:3]
     ]
     where = (
         f"{result['device']}, torch {result['torch']}, batch {result['batch']}, {result['image_size']}², bf16. "
@@ -106,14 +104,14 @@ def transunet(result: dict[str, Any]) -> str:
 def metrics(result: dict[str, Any]) -> str:
     rows = [
         [
-            f"{text}, {'×'.join(str(side) for side in one['shape'])}, {one['classes']} classes",
-            f"{one['adawac_s']:.3g}",
-            f"{one['medpy_s']:.3g} ({one['times_faster_than_medpy']:.0f}×)",
-            f"{one['monai_hd95_s']:.3g} ({one['times_faster_than_monai']:.0f}×)",
+            f"{text}, {'×'.join(str(side) for side in times['shape'])}, {times['classes']} classes",
+            f"{times['adawac_s']:.3g}",
+            f"{times['medpy_s']:.3g} ({times['times_faster_than_medpy']:.0f}×)",
+            f"{times['monai_hd95_s']:.3g} ({times['times_faster_than_monai']:.0f}×)",
         ]
-        for text, one in (("CT", result["ct"]), ("ACDC", result["acdc"]))
+        for text, times in (("CT", result["ct"]), ("ACDC", result["acdc"]))
     ]
-    worst = [[name, f"{one['adawac_s']:.3g}"] for name, one in result["worst"].items()]
+    worst = [[name, f"{times['adawac_s']:.3g}"] for name, times in result["worst"].items()]
     where = f"{result['machine']}; medpy {result['medpy']}, MONAI {result['monai']}, SciPy {result['scipy']}."
     header = ["volume", "adawac, s (all five metrics)", "medpy, s (DSC and HD95)", "MONAI, s (its HD95)"]
     return "\n\n".join([table(header, rows), table(["hard cases on 150×512×512", "adawac, s"], worst), where])
@@ -162,10 +160,10 @@ def report(result: dict[str, Any]) -> str:
 def demo(result: dict[str, Any]) -> str:
     seeds = result["seeds"]
     rows = [
-        [f"seed {one['seed']}", *(f"{100 * one['dice'][name]:.1f}" for name in result["methods"]), _minutes(one)]
-        for one in seeds
+        [f"seed {run['seed']}", *(f"{100 * run['dice'][name]:.1f}" for name in result["methods"]), _minutes(run)]
+        for run in seeds
     ]
-    means = [[100 * one["dice"][name] for one in seeds] for name in result["methods"]]
+    means = [[100 * run["dice"][name] for run in seeds] for name in result["methods"]]
     rows.append(
         ["mean ± std", *(f"{statistics.mean(all_of):.1f} ± {statistics.stdev(all_of):.1f}" for all_of in means), ""]
     )
@@ -176,13 +174,13 @@ def demo(result: dict[str, Any]) -> str:
     return f"{table(['', *result['methods'], 'all of it took'], rows)}\n\n{where}"
 
 
-def _minutes(one: dict[str, Any]) -> str:
-    return "" if one["seconds"] is None else f"{one['seconds'] // 60} min {one['seconds'] % 60} s"
+def _minutes(run: dict[str, Any]) -> str:
+    return "" if run["seconds"] is None else f"{run['seconds'] // 60} min {run['seconds'] % 60} s"
 
 
 def demo_separation(result: dict[str, Any]) -> str:
     names = list(result["seeds"][0]["adawac"])
-    rows = [[f"seed {one['seed']}", *(f"{one['adawac'][name]:.2f}" for name in names)] for one in result["seeds"]]
+    rows = [[f"seed {run['seed']}", *(f"{run['adawac'][name]:.2f}" for name in names)] for run in result["seeds"]]
     return table(["", *(f"`{name}`" for name in names)], rows)
 
 

@@ -55,7 +55,7 @@ def table(rng: np.random.Generator) -> SampleTable:
     fraction = np.stack([1 - share, share / 4, share / 2, share / 4], axis=1)
     return SampleTable(
         id=np.array([f"acdc/{c[:10]}/{c}/2/{s}" for c, s in zip(case, number, strict=True)]),
-        patient=np.array([one[:10] for one in case]),
+        patient=np.array([name[:10] for name in case]),
         case=case,
         slice=number,
         axis=np.full(SAMPLES, "2"),
@@ -126,7 +126,7 @@ def browse(path: Path) -> dict[str, Any]:
         browser.close()
     return {
         "browser": f"Chromium {version}, headless, without a GPU",
-        "load_ms": {"median": round(statistics.median(loads)), "all": [round(one) for one in loads]},
+        "load_ms": {"median": round(statistics.median(loads)), "all": [round(load) for load in loads]},
         "move_to_frame_ms": {
             "moves": len(spent),
             "median": round(statistics.median(spent), 1),

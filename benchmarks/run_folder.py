@@ -81,9 +81,9 @@ def checkpoint(folder: Path, parameters: int = 105_280_000) -> dict[str, Any]:
 def listing(folder: Path) -> dict[str, Any]:
     info = {"format_version": 1, "status": "finished", "epoch": 150, "epochs": 150, "summary": {"method": "adawac"}}
     for number in range(RUNS):
-        one = folder / f"grid-{number % 100:02d}" / f"run-{number:05d}"
-        (one / "checkpoints").mkdir(parents=True)
-        (one / "run.json").write_text(json.dumps(info, indent=2))
+        run = folder / f"grid-{number % 100:02d}" / f"run-{number:05d}"
+        (run / "checkpoints").mkdir(parents=True)
+        (run / "run.json").write_text(json.dumps(info, indent=2))
     runs: list[Run] = []
     spent = seconds(lambda: runs.extend(list_runs(folder)))
     assert len(runs) == RUNS

@@ -110,7 +110,7 @@ def measure(store: Path, model: str, changes: dict, epochs: int) -> dict:
     return {
         "slices_per_second": rate,
         "step_ms": 1000 * config.data.batch_size / rate,
-        "epochs": [round(one, 1) for one in clock.rates],
+        "epochs": [round(rate, 1) for rate in clock.rates],
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
         "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
         "seconds_to_first_step": clock.first,
@@ -185,7 +185,7 @@ def traffic(model: str, images: int) -> float:
             module.register_forward_hook(lambda module, inputs, output: outputs.append(output.numel()))
     with torch.no_grad():
         network(torch.zeros(1, 1, 224, 224))
-    parameters = sum(one.numel() for one in network.parameters())
+    parameters = sum(parameter.numel() for parameter in network.parameters())
     return 2 * 5 * images * sum(outputs) + (6 + 6 + 5 * 4) * parameters
 
 
@@ -210,8 +210,8 @@ PARTS = {
     "ladder": LADDER,
     "compiled": COMPILED,
     "cost": COST,
-    "batch": {str(one): {"data.batch_size": one} for one in (8, 16, 24, 48, 96, 192, 384)},
-    "size": {str(one): {"data.image_size": (one, one)} for one in (224, 320, 384, 512)},
+    "batch": {str(size): {"data.batch_size": size} for size in (8, 16, 24, 48, 96, 192, 384)},
+    "size": {str(size): {"data.image_size": (size, size)} for size in (224, 320, 384, 512)},
 }
 
 

@@ -18,15 +18,15 @@ def ladder(result: dict[str, Any]) -> str:
     rows = [
         [
             name,
-            f"{one['slices_per_second']:.0f}",
-            f"{one['slices_per_second'] / result['released']:.1f}×",
-            f"{one['step_ms']:.1f}",
-            f"{one['peak_gib']:.1f}",
-            f"{one['seconds_to_first_step']:.0f}",
-            f"{one['tflops'] / rate:.0%}",
-            *([] if moved is None else [f"{moved / copy / one['step_ms'] / 1e6:.0%}"]),
+            f"{numbers['slices_per_second']:.0f}",
+            f"{numbers['slices_per_second'] / result['released']:.1f}×",
+            f"{numbers['step_ms']:.1f}",
+            f"{numbers['peak_gib']:.1f}",
+            f"{numbers['seconds_to_first_step']:.0f}",
+            f"{numbers['tflops'] / rate:.0%}",
+            *([] if moved is None else [f"{moved / copy / numbers['step_ms'] / 1e6:.0%}"]),
         ]
-        for name, one in _measured(result)
+        for name, numbers in _measured(result)
     ]
     header = ["", "slices/s", "against released", "ms a step", "peak, GiB", "s to the first step", "of the matrix rate"]
     where = (
@@ -40,22 +40,22 @@ def ladder(result: dict[str, Any]) -> str:
 
 
 def kernels(result: dict[str, Any]) -> str:
-    one = result["measured"]["captured"]
-    rows = [[f"`{k['name'][:80]}`", f"{k['ms']:.2f}", f"{k['share']:.0%}"] for k in one["largest"][:3]]
+    step = result["measured"]["captured"]
+    rows = [[f"`{k['name'][:80]}`", f"{k['ms']:.2f}", f"{k['share']:.0%}"] for k in step["largest"][:3]]
     where = (
-        f"{one['kernels_a_step']:.0f} kernels in {one['step_ms']:.1f} ms; the GPU does nothing for {one['idle']:.0%} "
-        "of it (profiled)."
+        f"{step['kernels_a_step']:.0f} kernels in {step['step_ms']:.1f} ms; the GPU does nothing for "
+        f"{step['idle']:.0%} of it (profiled)."
     )
     return f"{table(['largest kernels of a step', 'ms', 'share'], rows)}\n\n{where}"
 
 
 def start(result: dict[str, Any]) -> str:
-    found = [
-        [name, f"{one['seconds_to_first_step']:.0f}", *(f"{part:.1f}" for part in one.get("parts", {}).values())]
-        for name, one in _measured(result)
+    cells = [
+        [name, f"{times['seconds_to_first_step']:.0f}", *(f"{part:.1f}" for part in times.get("parts", {}).values())]
+        for name, times in _measured(result)
     ]
-    parts = ["libraries imported", "set up", "first step"] if len(found[0]) > 2 else []
-    return f"{table(['Triton has', 's from the start of the process', *parts], found)}\n\n{_where(result)}"
+    parts = ["libraries imported", "set up", "first step"] if len(cells[0]) > 2 else []
+    return f"{table(['Triton has', 's from the start of the process', *parts], cells)}\n\n{_where(result)}"
 
 
 def cost(result: dict[str, Any]) -> str:
@@ -64,11 +64,11 @@ def cost(result: dict[str, Any]) -> str:
     rows = [
         [
             name,
-            f"{one['step_ms']:.1f}",
-            f"{one['step_ms'] / base:.2f}×",
+            f"{numbers['step_ms']:.1f}",
+            f"{numbers['step_ms'] / base:.2f}×",
             f"{allowed[name]:.2f}×" if name in allowed else "",
         ]
-        for name, one in _measured(result)
+        for name, numbers in _measured(result)
     ]
     header = ["forward", "ms a step", "against baseline", "operations"]
     return f"{table(header, rows)}\n\n{_where(result)}{_failures(result)}"
@@ -79,8 +79,8 @@ def growth(what: str) -> Callable[[dict[str, Any]], str]:
 
     def block(result: dict[str, Any]) -> str:
         rows = [
-            [name, f"{one['slices_per_second']:.0f}", f"{one['step_ms']:.1f}", f"{one['peak_gib']:.1f}"]
-            for name, one in _measured(result)
+            [name, f"{numbers['slices_per_second']:.0f}", f"{numbers['step_ms']:.1f}", f"{numbers['peak_gib']:.1f}"]
+            for name, numbers in _measured(result)
         ]
         return f"{table([what, 'slices/s', 'ms a step', 'peak, GiB'], rows)}\n\n{_where(result)}{_failures(result)}"
 
@@ -88,15 +88,17 @@ def growth(what: str) -> Callable[[dict[str, Any]], str]:
 
 
 def rows(result: dict[str, Any]) -> str:
-    found = [[f"{int(name):,}", f"{one['criterion_ms']:.3f}"] for name, one in _measured(result)]
+    cells = [[f"{int(name):,}", f"{numbers['criterion_ms']:.3f}"] for name, numbers in _measured(result)]
     header = ["samples", "criterion, forward and backward, with the history of each sample, ms"]
-    return f"{table(header, found)}\n\n{_where(result)}"
+    return f"{table(header, cells)}\n\n{_where(result)}"
 
 
 def pixels(result: dict[str, Any]) -> str:
-    found = [[name, f"{one[0]:.2f}", f"{one[1]:.2f}", f"{one[0] / one[1]:.1f}×"] for name, one in result["ms"].items()]
+    cells = [
+        [name, f"{theirs:.2f}", f"{ours:.2f}", f"{theirs / ours:.1f}×"] for name, (theirs, ours) in result["ms"].items()
+    ]
     header = ["forward and backward", "torch, ms", "ours, ms", ""]
-    return f"{table(header, found)}\n\n{_where(result)[:-1]}, batch {result['images']}, bf16, captured."
+    return f"{table(header, cells)}\n\n{_where(result)[:-1]}, batch {result['images']}, bf16, captured."
 
 
 def runs(result: dict[str, Any]) -> str:
@@ -113,13 +115,13 @@ def runs(result: dict[str, Any]) -> str:
 
 
 def _measured(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, one) for name, one in result["measured"].items() if "error" not in one]
+    return [(name, numbers) for name, numbers in result["measured"].items() if "error" not in numbers]
 
 
 def _failures(result: dict[str, Any]) -> str:
     """Return a sentence for each measurement that ended in an error."""
-    failed = {name: one["error"].split(" (")[0] for name, one in result["measured"].items() if "error" in one}
-    return "".join(f" {name}: {error.rstrip('.')}." for name, error in failed.items())
+    failed = {name: numbers["error"] for name, numbers in result["measured"].items() if "error" in numbers}
+    return "".join(f" {name}: {error.split(' (')[0].rstrip('.')}." for name, error in failed.items())
 
 
 def _where(result: dict[str, Any]) -> str:

@@ -254,7 +254,8 @@ KINDS = {  # the first that occurs in a kernel's name
 
 def kind(name):
     lower = name.lower()
-    return next((one for one, words in KINDS.items() if any(word in lower for word in words)), "elementwise and other")
+    kinds = (kind for kind, words in KINDS.items() if any(word in lower for word in words))
+    return next(kinds, "elementwise and other")
 
 
 def operations(bench, batch, quick):
@@ -380,7 +381,7 @@ def main() -> None:
     result["adawac, weights channels-last"] = measure(bench, ours, images, gradient, work, matrix)
     del ours
     result["speedup"] = {
-        how: round(result["plain"][how] / min(result[one][how] for one in result if one.startswith("adawac")), 2)
+        how: round(result["plain"][how] / min(result[name][how] for name in result if name.startswith("adawac")), 2)
         for how in ("eager_ms", "captured_ms")
         if how in result["plain"]
     }

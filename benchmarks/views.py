@@ -42,7 +42,7 @@ def fastest(functions, repeats):
 
 def scipy_views(images, labels, draws):
     """Make the same views as the released code does, slice by slice."""
-    for image, label, turns, flip, angle in zip(images, labels, *(one.tolist() for one in draws[:3]), strict=True):
+    for image, label, turns, flip, angle in zip(images, labels, *(draw.tolist() for draw in draws[:3]), strict=True):
         for array, order in ((image, 3), (label, 0)):
             if flip >= 0:
                 moved = np.flip(np.rot90(array, turns), flip)
@@ -83,8 +83,8 @@ def fidelity(angle=13, side=256):
     theta = torch.tensor(np.c_[turn, np.zeros(2)], dtype=torch.float32)[None]
     y, x = np.meshgrid(*((2 * np.arange(new) + 1) / new - 1 for new in SIZE), indexing="ij")
     turned = (turn[1, 0] * x + turn[1, 1] * y, turn[0, 0] * x + turn[0, 1] * y)
-    resized, place = ([(one + 1) * side / 2 - 0.5 for one in way] for way in ((y, x), turned))
-    known = np.all([(one > 3) & (one < side - 4) for one in place], axis=0)
+    resized, place = ([(axis + 1) * side / 2 - 0.5 for axis in way] for way in ((y, x), turned))
+    known = np.all([(axis > 3) & (axis < side - 4) for axis in place], axis=0)
     errors = {"bilinear": [], "cubic": [], "nearest rotation, cubic resize (released)": []}
     for image in np.clip(case.image[0], -125, 275):
         truth = ndimage.map_coordinates(image.astype(np.float64), place, order=5)

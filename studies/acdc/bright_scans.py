@@ -3,9 +3,9 @@
     python -m studies.acdc.bright_scans STORE
 
 Intensities are scaled to each volume's own range, so that the heart is brighter in some scans than in others. The rank
-correlation of each run's DSC by patient, from the collected results, with how bright the labelled voxels of these test patients
-are; of all runs on the paper's split but those with seven patients. Writes results/bright-scans.json and
-its picture; the page is made by render.py.
+correlation of each run's DSC by patient, from the collected results, with how bright the labelled voxels of these test
+patients are; of all runs on the paper's split but those with seven patients. Writes results/bright-scans.json and its
+picture; the page is made by render.py.
 """
 
 import argparse

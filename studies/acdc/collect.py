@@ -1,7 +1,7 @@
 """Add finished runs of grid.yaml to results/runs.json, from run folders of whatever machine, and draw what they show.
 
-    adawac reproduce studies/acdc/grid.yaml --data STORE --out OUT --seconds 550      # the next runs of the grid
-    python -m studies.acdc.collect OUT [OTHER …] --store STORE                         # here, or where OUT was copied to
+    adawac reproduce studies/acdc/grid.yaml --data STORE --out OUT --seconds 550   # the next runs of the grid
+    python -m studies.acdc.collect OUT [OTHER …] --store STORE              # here, or where OUT was copied to
 
 `adawac reproduce --collect` does the same with scores alone; this keeps what the weights follow and where epochs end
 as well, and draws the overview and the pictures of weights. With --store, also whether weights follow brightness.

@@ -3,8 +3,8 @@
     python -m studies.acdc.gap STORE
 
 The grid: the true labels of the test cases on the network's 224×224 pixels, and back, scored as a prediction is. The
-patients: the mean of the chosen networks' seeds with and without those two that score lowest, from the collected results.
-Writes results/gap.json; the page is made by render.py.
+patients: the mean of the chosen networks' seeds with and without those two that score lowest, from the collected
+results. Writes results/gap.json; the page is made by render.py.
 """
 
 import argparse

@@ -125,7 +125,7 @@ def find_runs(grid: Grid, folders: Iterable[Path], names: Iterable[str] | None =
     }
     runs = [(run, decisive_settings(run.settings)) for folder in folders for run in list_runs(folder)]
     chosen = wanted if names is None else {name: wanted[name] for name in names}
-    return {name: run for name, settings in chosen.items() for run, own in runs if own == settings}
+    return {name: run for name, settings in chosen.items() for run, run_settings in runs if run_settings == settings}
 
 
 def uses_consistency(row: Row) -> bool:

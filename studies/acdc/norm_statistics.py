@@ -5,7 +5,8 @@
 
 A batch norm is evaluated with a running average of the last dozens of batches, which moves on with every one. Scores
 the test cases with these statistics and with those of all training samples (`torch.optim.swa_utils.update_bn`, views
-as in training), the weights being the same. Writes results/norm-statistics.json, run by run; the page is made by render.py.
+as in training), the weights being the same. Writes results/norm-statistics.json, run by run; render.py
+makes the page.
 """
 
 import argparse

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from adawac.reproduction import load_grid
-from adawac.reproduction.jobs import make_jobs
+from adawac.reproduction.jobs import in_order, make_jobs, read_epoch_times
 from adawac.runs import RunWriter, write_scores
 from tests.reproduction.grid_files import write_grid
 
@@ -70,3 +70,31 @@ def test_states(plan):
     assert job.state == "trained"
     (job.folder / "run.json").write_text("{")
     assert job.state == "started"
+
+
+def test_rows_run_by_priority_then_seed_by_seed(tmp_path, small_store):
+    runs = {
+        "last": {"priority": 2, "set": {"epochs": 2}},
+        "first": {"seeds": [5, 6], "set": {"epochs": 3}},
+        "second": {"set": {"epochs": 4}},
+        "same": {"priority": 1, "set": {"epochs": 4}},
+    }
+    _, grid = load_grid(write_grid(tmp_path / "grid.yaml", axes={}, runs=runs, paper={}, seeds=[5]))
+    jobs = in_order(make_jobs(grid.rows(), small_store, tmp_path, ["adawac"]))
+    assert [(job.config.epochs, job.config.seed) for job in jobs] == [(3, 5), (4, 5), (3, 6), (2, 5)]
+
+
+def test_lists_of_a_split_decide_and_not_where_they_lie(plan, tmp_path):
+    names = []
+    for folder, patients in (("a", "one\n"), ("b", "one\n"), ("c", "two\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.txt").write_text(patients)
+        names.append(plan(last={"data.split": str(tmp_path / folder)})[0].name)
+    assert names[0] == names[1] != names[2]
+
+
+def test_an_epoch_done_again_counts_once(tmp_path):
+    rates = [(1, 9.0, 1.0), (2, 5.0, 10.0), (3, 5.0, 30.0), (2, 1.0, 20.0), (3, 2.0, 40.0), (4, 3.0, 50.0)]
+    lines = [json.dumps({"epoch": e, "seconds": s, "slices_per_second": r}) for e, s, r in rates]
+    (tmp_path / "timing.jsonl").write_text("\n".join([*lines, '{"epoch": 5, "seco']))
+    assert [epoch["seconds"] for epoch in read_epoch_times(tmp_path)] == [9.0, 1.0, 2.0, 3.0]

@@ -65,7 +65,13 @@ def check_table(name, told):
     assert told["missing"] == absent
 
 
-@pytest.mark.parametrize("name", TABLES)
+# Each run starts Python and torch: a table of each data set is enough for every day.
+DAILY = ("table-3", "table-8")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in DAILY else pytest.param(name, marks=pytest.mark.slow) for name in TABLES]
+)
 def test_a_tiny_grid(folder, engine, name, capsys):
     check_table(name, run_quick(name, folder, capsys, [*engine, *TINY]))
 

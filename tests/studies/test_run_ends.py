@@ -1,6 +1,4 @@
-"""Where the epochs of a run end: what the benchmarks read out of its folder, and what the page makes of it."""
-
-import sys
+"""Where the epochs of a run end: what the study reads out of its folder, and what the page makes of it."""
 
 import numpy as np
 import pytest
@@ -11,17 +9,9 @@ from adawac.data.phantom.scanner import phantom_source
 from adawac.data.preparation import prepare
 from adawac.data.store import Store
 from adawac.runs import Run, RunWriter
-from tests.places import REPOSITORY
+from studies.acdc import page, run_ends
 
 EPOCHS, SIZE, SEED = 30, 16, 5
-
-
-@pytest.fixture(scope="module")
-def run_ends():
-    sys.path.insert(0, str(REPOSITORY / "benchmarks"))
-    import run_ends
-
-    return run_ends
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +49,7 @@ def made(samples, tmp_path):
     return make
 
 
-def test_a_run_that_ends_well(run_ends, made, samples):
+def test_a_run_that_ends_well(made, samples):
     run, loader = made()
     last = loader.rows(EPOCHS, len(loader) - 1)
     assert run_ends.ends(run) == {
@@ -71,24 +61,24 @@ def test_a_run_that_ends_well(run_ends, made, samples):
     assert 0 < samples.table.label_sparse[last].sum() < len(last)  # else another seed would tell more
 
 
-def test_epochs_whose_last_step_threw_the_network_off_are_found(run_ends, made):
+def test_epochs_whose_last_step_threw_the_network_off_are_found(made):
     assert run_ends.ends(made(bad=(4, 17, 29))[0])["epochs_off"] == 3
 
 
-def test_the_end_of_the_last_epoch_shows_in_nothing_but_a_validation(run_ends, made):
+def test_the_end_of_the_last_epoch_shows_in_nothing_but_a_validation(made):
     scores = [0.8 + 0.01 * (epoch % 3) for epoch in range(EPOCHS)]
     scores[-1] = 0.5
     scores[11] = 0.99  # better is not off
     assert run_ends.ends(made(bad=(4, EPOCHS), scores=scores)[0])["epochs_off"] == 2
 
 
-def test_an_epoch_that_both_tell_of_counts_once(run_ends, made):
+def test_an_epoch_that_both_tell_of_counts_once(made):
     scores = [0.8 + 0.01 * (epoch % 3) for epoch in range(EPOCHS)]
     scores[3] = 0.2
     assert run_ends.ends(made(bad=(4,), scores=scores)[0])["epochs_off"] == 1
 
 
-def test_ranks_that_would_have_no_sample_join_the_batch_before(run_ends, made, samples):
+def test_ranks_that_would_have_no_sample_join_the_batch_before(made, samples):
     size = next(size for size in range(8, 40) if 0 < len(samples) % size < 4)
     run, loader = made(devices=4, batch_size=size)
     found = run_ends.ends(run)
@@ -107,7 +97,7 @@ def test_ranks_that_would_have_no_sample_join_the_batch_before(run_ends, made, s
         ([90, 30, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1], []),  # a run that begins steeply
     ],
 )
-def test_far_off_is_far_above_the_neighbours(run_ends, values, off):
+def test_far_off_is_far_above_the_neighbours(values, off):
     assert np.flatnonzero(run_ends.far_off(np.array(values, float))).tolist() == off
 
 
@@ -117,9 +107,7 @@ def entry(row, seed, dice, ends, network=None):
     return {"row": row, "seed": seed, "epochs": 100, "settings": settings, "scores": scores} | ends
 
 
-def test_the_section_counts_by_network_and_compares_seeds(run_ends):
-    import results_page
-
+def test_the_section_counts_by_network_and_compares_seeds():
     four = {"batch": 24, "last_batch": 4}
     entries = [
         entry("a", 1, 0.675, {"ends": {**four, "last_sparse": 4, "epochs_off": 3}}),
@@ -128,11 +116,11 @@ def test_the_section_counts_by_network_and_compares_seeds(run_ends):
         entry("b", 1, 0.9, {"ends": {**four, "last_sparse": 1, "epochs_off": 5}}, "transunet"),
     ]
     rows = {"a": entries[:3], "b": entries[3:]}
-    text = results_page._ends([one for one in entries if "ends" in one], rows)
+    text = page._ends([one for one in entries if "ends" in one], rows)
     lines = text.splitlines()
     assert lines[0] == "## Where a run ends"
     assert "| `unet` | 4 of 24 | 2 | 200 | 3 (1.5 %) |" in lines
     assert "| `transunet` | 4 of 24 | 1 | 100 | 5 (5.0 %) |" in lines
     assert "| 4 of 4 | 1 | -19.1 | -19.1 |" in lines
     assert "| 1 of 4 | 1 | +11.2 | +11.2 |" in lines  # b has no other seed
-    assert results_page._ends([], rows) == ""
+    assert page._ends([], rows) == ""

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from adawac.cli.shell import plain_console, printable
+from adawac.reproduction.engines import GridProgress
 from adawac.reproduction.jobs import Job, JobOutcome
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def standing(run: "Run") -> dict[str, Any]:
 _EVERY = 1.0  # seconds between two looks at the run folders
 
 
-class Overview:
+class Overview(GridProgress):
     """Tells on stderr how runs go; use it as a context manager, so that the bars go away."""
 
     def __init__(self) -> None:

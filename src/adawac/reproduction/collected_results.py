@@ -15,6 +15,7 @@ from adawac.errors import AdawacError, ConfigError, DataError
 from adawac.evaluation.statistics import by_patient, summarise
 from adawac.files import write_text
 from adawac.reproduction.grids import Column, Grid, Row
+from adawac.reproduction.jobs import read_epoch_times
 from adawac.runs import Run, list_runs
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ def collect(
                 if _is_complete(run, grid, row):
                     more = {} if describe is None else describe(run, row)
                     collected[name] = _plain(_entry(run, grid, row, seed) | dict(more))
-            except (AdawacError, OSError, ValueError) as error:  # the others are worth having
+            except (AdawacError, OSError, LookupError, ValueError) as error:  # the others are worth having
                 log.warning("%s is left out: %s", run.folder, error)
     entries = {entry["name"]: entry for entry in read_entries(grid.results)} | collected
     order = {name: number for number, name in enumerate(planned)}
@@ -125,7 +126,8 @@ def _evaluation(run: Run, row: Row, convention: str) -> str | None:
 
 def _entry(run: Run, grid: Grid, row: Row, seed: int) -> Entry:
     made = run.environments[-1]
-    rates = [epoch["slices_per_second"] for epoch in run.metrics]
+    epochs = read_epoch_times(run.folder)
+    rates = [epoch["slices_per_second"] for epoch in epochs]
     scores = {convention: run.scores(_evaluation(run, row, convention) or "") for convention in grid.conventions}
     return {
         "name": run_name(row, seed),
@@ -141,8 +143,10 @@ def _entry(run: Run, grid: Grid, row: Row, seed: int) -> Entry:
         "torch": made["packages"]["torch"],
         "adawac": made["adawac"],
         "commit": made["commit"],
-        "train_seconds": round(sum(epoch["seconds"] for epoch in run.metrics), 1),
-        "slices_per_second": round(statistics.median(rates[2:] or rates), 1),  # the first ones also compile
+        "train_seconds": round(sum(epoch["seconds"] for epoch in epochs), 1),
+        "slices_per_second": round(statistics.median(rates[2:] or rates), 1)
+        if rates
+        else None,  # the first ones also compile
         "scores": {convention: _summary(rows) for convention, rows in scores.items()},
         "patients": by_patient(scores[grid.convention], "dice"),
     }
@@ -154,7 +158,7 @@ def _summary(scores: list[Any]) -> dict[str, Any]:
     summary: dict[str, Any] = {"unit": units[0], "cases": len({score.case for score in scores})}
     for metric in ("dice", "hd95"):
         classes = summarise(scores, metric)
-        summary[metric] = {own.class_name: own.mean for own in classes}
+        summary[metric] = {of_class.class_name: of_class.mean for of_class in classes}
     return summary | {"missed": classes[-1].missed, "invented": classes[-1].invented}
 
 

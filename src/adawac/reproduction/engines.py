@@ -15,13 +15,16 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from adawac.errors import ConfigError
-from adawac.reproduction.jobs import Job, JobOutcome, attempt
+from adawac.reproduction.jobs import INTERRUPTED, Job, JobOutcome, attempt
 
 TICK = 0.5  # seconds
 
 
-class GridProgress(Protocol):
-    """What is told how the jobs of a grid go."""
+class GridProgress:
+    """Is told how the jobs of a grid go; this one shows nothing."""
+
+    def planned(self, jobs: Sequence[Job], done: int) -> None:
+        """These jobs are to run; so many of them are done."""
 
     def started(self, job: Job) -> None:
         """A job runs."""
@@ -36,11 +39,11 @@ class GridProgress(Protocol):
 class Engine(Protocol):
     """Runs jobs, several at a time."""
 
-    def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> None:
-        """Run all jobs, in their order, whatever becomes of the others.
+    def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> dict[Job, JobOutcome]:
+        """Run all jobs, in their order, whatever becomes of the others; return how those that began ended.
 
-        Ctrl-C stops all of them, saved, and is raised again. At the time `end` (of `time.monotonic`) those that run
-        are stopped, saved, too; no other one begins.
+        Ctrl-C saves and stops all of them, and is raised again. At the time `end` (of `time.monotonic`) those that run
+        are saved and stopped, too, and no other job begins.
         """
 
 
@@ -153,7 +156,7 @@ def _run_job(job: Job, slot: Slot, sender: "Connection[Any, Any]") -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would ignore it
     if slot.devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = slot.devices
-    outcome = JobOutcome(status="interrupted", reason="It was interrupted. The same command goes on with it.")
+    outcome = JobOutcome(status="interrupted", reason=INTERRUPTED)
     with contextlib.suppress(KeyboardInterrupt):  # before the job has begun, or after its end
         threading.Thread(target=_stop_when_alone, daemon=True).start()  # it keeps SIGINT blocked
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -201,29 +204,30 @@ class LocalEngine:
     def __init__(self, at_once: int | None = None):
         self.at_once = at_once
 
-    def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> None:
+    def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> dict[Job, JobOutcome]:
         """Run all jobs; see `adawac.reproduction.engines.Engine`."""
         waiting, free, running = deque(jobs), deque(find_slots(jobs, self.at_once)), list[_JobProcess]()
+        outcomes: dict[Job, JobOutcome] = {}
         try:
             while running or (waiting and time.monotonic() < end):
                 while waiting and free and time.monotonic() < end:
                     running.append(_JobProcess(waiting.popleft(), free.popleft()))
                     progress.started(running[-1].job)
                 ready = wait([process.sentinel for process in running], timeout=TICK)
-                for process in [process for process in running if process.sentinel in ready]:
-                    running.remove(process)
-                    free.append(process.slot)
-                    progress.ended(process.job, process.outcome())
-                progress.tick()
                 if time.monotonic() >= end:
                     for process in running:
                         process.interrupt()
-                    for process in running:
-                        progress.ended(process.job, process.outcome())
-                    return
+                    ready = [process.sentinel for process in running]
+                for process in [process for process in running if process.sentinel in ready]:
+                    outcomes[process.job] = process.outcome()
+                    running.remove(process)
+                    free.append(process.slot)
+                    progress.ended(process.job, outcomes[process.job])
+                progress.tick()
         except BaseException:
             _stop(running)
             raise
+        return outcomes
 
 
 def _stop(running: Sequence[_JobProcess]) -> None:

@@ -4,7 +4,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -421,7 +421,7 @@ def _run_problems(where: str, run: Any) -> Iterator[tuple[str, str]]:
     if not _is_mapping(run, {"set", "seeds", "score", "tta", "priority"}):
         yield where, f"expected {{set: {{…}}, seeds: […], score: val, tta: true, priority: 1}}, but got {run!r}."
         return
-    kinds = {
+    kinds: dict[str, tuple[Callable[[Any], bool], str]] = {
         "set": (lambda value: isinstance(value, dict), "settings by their dotted path"),
         "seeds": (_are_seeds, "a list of whole numbers, each once"),
         "score": (lambda value: value in ("test", "val"), "test or val"),

@@ -1,6 +1,5 @@
 """Runs as jobs: run folders whose name follows from the configuration, so that grids share what they have in common."""
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -10,18 +9,18 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from adawac.config import TrainConfig, override, to_dict
 from adawac.config.settings import decisive
 from adawac.errors import AdawacError, MissingFileError
-from adawac.files import is_locked, make_folder
+from adawac.files import AppendFile, is_locked, make_folder
 from adawac.reproduction.grids import Row
-from adawac.runs import Run
-from adawac.runs.layout import INFO, checkpoint_path, scores_path
+from adawac.runs import Run, RunWriter
+from adawac.runs.layout import INFO, checkpoint_path, encode_line, read_lines, scores_path
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +29,8 @@ Planned = Sequence[tuple[Row, Sequence["Job"]]]
 """The rows of a grid, each with its jobs."""
 # Seconds to wait for a run that another process still writes to: when a machine is lost, that may take a while.
 _PATIENCE = 60.0
+_TIMING = "timing.jsonl"
+INTERRUPTED = "It was interrupted. The same command goes on with it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,27 +133,16 @@ def make_jobs(rows: Iterable[Row], store: Path, root: Path, conventions: Sequenc
     digest, store, root = store_digest(store), store.absolute(), root.absolute()
     planned = []
     for row in rows:
-        config = override(row.config, {"data.store": store})
-        seeded = [replace(config, seed=seed) for seed in row.seeds]
-        jobs = [
-            Job(
-                name=_name(own, digest),
-                root=root,
-                config=own,
-                conventions=tuple(conventions),
-                part=row.score,
-                tta=row.tta,
-            )
-            for own in seeded
-        ]
-        planned.append((row, jobs))
+        shared = {"root": root, "conventions": tuple(conventions), "part": row.score, "tta": row.tta}
+        configs = [override(row.config, {"data.store": store, "seed": seed}) for seed in row.seeds]
+        planned.append((row, [Job(name=_name(config, digest), config=config, **shared) for config in configs]))
     return planned
 
 
 def in_order(planned: Planned) -> list[Job]:
     """Return each job once: by priority of the rows; within a priority all rows' first seeds, then their second."""
-    ranked = [(row.priority, place, job) for row, jobs in planned for place, job in enumerate(jobs)]
-    return list({job.name: job for _, _, job in sorted(ranked, key=lambda item: item[:2])}.values())
+    ranked = [(row.priority, turn, job) for row, jobs in planned for turn, job in enumerate(jobs)]
+    return list({job.name: job for _, _, job in sorted(ranked, key=lambda ranks: ranks[:2])}.values())
 
 
 def store_digest(store: Path) -> str:
@@ -183,28 +173,31 @@ def _slug(word: str) -> str:
 
 
 def attempt(job: Job) -> JobOutcome:
-    """Train and score what is left of a job, with all output in its log; what goes wrong becomes an outcome."""
+    """Train and score what is left of a job, in a process of its own, with all output in its log.
+
+    What goes wrong becomes an outcome.
+    """
     started = time.monotonic()
-    status, reason = "done", ""
     try:
-        with _output_into(job.log):
-            try:
-                _work(job)
-            except KeyboardInterrupt:
-                log.warning("interrupted: %s is saved as far as it came", job.folder)
-                status, reason = "interrupted", "It was interrupted. The same command goes on with it."
-            except AdawacError as error:
-                log.error("%s", error)
-                status, reason = "failed", str(error)
-            except Exception as error:
-                log.error("%s", traceback.format_exc())
-                status, reason = "failed", f"Unexpected {type(error).__name__}: {error}"
-    except OSError as error:  # of the log: a full disk, as a rule, and what there was to say is lost with it
-        status = "failed"
+        _send_output_to(job.log)
+    except OSError as error:
         reason = (
             f"Expected to write to {job.log}, but got: {error.strerror or error}. Make room, or check the folder's "
             "permissions."
         )
+        return JobOutcome(status="failed", reason=reason)
+    status, reason = "done", ""
+    try:
+        _work(job)
+    except KeyboardInterrupt:
+        log.warning("interrupted: %s is saved as far as it came", job.folder)
+        status, reason = "interrupted", INTERRUPTED
+    except AdawacError as error:
+        log.error("%s", error)
+        status, reason = "failed", str(error)
+    except Exception as error:
+        log.error("%s", traceback.format_exc())
+        status, reason = "failed", f"Unexpected {type(error).__name__}: {error}"
     return JobOutcome(status=status, reason=reason, seconds=time.monotonic() - started)  # type: ignore[arg-type]
 
 
@@ -228,7 +221,7 @@ def _work(job: Job) -> None:
         run = None
     if run is None or run.status != "finished":
         log.info("training %s%s", job.name, "" if run is None else f", from epoch {run.epoch} on")
-        fit(job.config, job.folder, resume=run is not None)
+        fit(job.config, job.folder, resume=run is not None, watch=_EpochTimes())
     for convention in job.unscored:
         log.info("scoring %s by the convention %s", job.name, convention)
         evaluate(
@@ -242,27 +235,44 @@ def _work(job: Job) -> None:
         )
 
 
-@contextlib.contextmanager
-def _output_into(path: Path) -> Iterator[None]:
-    """Send all output of this process, and its log, into a file."""
+class _EpochTimes:
+    """Notes how long each epoch takes, with all that belongs to it, in the run's folder; logs the epochs' numbers."""
+
+    def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
+        from adawac.train.engine import LogWatch
+
+        self._log = LogWatch()
+        self._log.start(config, run, steps)
+        self._path = run.folder / _TIMING
+        self._length = max((line.end for line in read_lines(self._path)), default=0)
+        self._last = time.monotonic()
+
+    def step(self, epoch: int, step: int) -> None:
+        pass
+
+    def epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
+        self._log.epoch(epoch, metrics)
+        now = time.monotonic()
+        line = {"seconds": now - self._last, "slices_per_second": metrics["slices_per_second"]}
+        self._last = now
+        with AppendFile(self._path, self._length) as file:  # cuts off what a kill left half-written
+            file.append(encode_line(epoch, line))
+            self._length = file.length
+
+
+def read_epoch_times(folder: Path) -> list[dict[str, Any]]:
+    """Return the seconds and the rate (slices/s) of each epoch of a job; one that was done again counts once."""
+    epochs = {line.values["epoch"]: line.values for line in read_lines(folder / _TIMING)}
+    return [epochs[epoch] for epoch in sorted(epochs)]
+
+
+def _send_output_to(path: Path) -> None:
+    """Send all further output of this process, and its log, into a file."""
     make_folder(path.parent)
-    root = logging.getLogger()
-    level = root.level
-    with path.open("a", encoding="utf-8", errors="replace") as file:
-        handler = logging.StreamHandler(file)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        former = [os.dup(number) for number in (1, 2)]
-        for number in (1, 2):
-            os.dup2(file.fileno(), number)
-        root.addHandler(handler)
-        root.setLevel(logging.INFO)
-        try:
-            yield
-        finally:
-            root.removeHandler(handler)
-            root.setLevel(level)
-            for number, old in zip((1, 2), former, strict=True):
-                os.dup2(old, number)
-                os.close(old)
+    file = path.open("a", encoding="utf-8", errors="replace")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in (1, 2):
+        os.dup2(file.fileno(), number)
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=file, level=logging.INFO, format=form, force=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from adawac.errors import ConfigError, MissingDependencyError
 from adawac.reproduction.engines import TICK, GridProgress
-from adawac.reproduction.jobs import Job, JobOutcome, attempt
+from adawac.reproduction.jobs import INTERRUPTED, Job, JobOutcome, attempt
 
 _RETRIES = 5  # when a machine or a process is lost; a job that fails is not tried again
 _KNOCK = 10.0  # seconds to wait for a cluster to answer
@@ -28,15 +28,13 @@ class RayEngine:
         self.ray = _import_ray()
         self.address, self.at_once = address, at_once
 
-    def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> None:
+    def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> dict[Job, JobOutcome]:
         """Run all jobs; see `adawac.reproduction.engines.Engine`."""
-        if not jobs:
-            return
         ray, ours = self.ray, not self.ray.is_initialized()
         if ours:
             self._connect()
         try:
-            self._run(jobs, progress, end)
+            return self._run(jobs, progress, end)
         finally:
             if ours:
                 ray.shutdown()
@@ -52,42 +50,45 @@ class RayEngine:
                 "with `ray start --head`, or check --address."
             ) from error
 
-    def _run(self, jobs: Sequence[Job], progress: GridProgress, end: float) -> None:
+    def _run(self, jobs: Sequence[Job], progress: GridProgress, end: float) -> dict[Job, JobOutcome]:
         ray = self.ray
         needs = [_needs(job, ray.cluster_resources()) for job in jobs]
         # A process for each job, as on one machine.
         task = ray.remote(max_calls=1, max_retries=_RETRIES, retry_exceptions=False)(attempt)
         waiting, running = deque(zip(jobs, needs, strict=True)), dict[Any, Job]()
+        outcomes: dict[Job, JobOutcome] = {}
         silent: dict[str, int] = {}  # size of the log of jobs that were submitted but have not begun
         try:
             while running or (waiting and time.monotonic() < end):
-                while waiting and (self.at_once is None or len(running) < self.at_once):
+                while waiting and time.monotonic() < end and len(running) < (self.at_once or math.inf):
                     job, need = waiting.popleft()
                     silent[job.name] = _size(job)
                     running[task.options(**need).remote(job)] = job
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK)
+                if time.monotonic() >= end:
+                    self._stop(list(running))
+                    ready = [reference for reference, job in running.items() if job.name not in silent]
+                    running = {reference: running[reference] for reference in ready}
                 for job in [job for job in running.values() if _size(job) != silent.get(job.name, _size(job))]:
                     del silent[job.name]
                     progress.started(job)
                 for reference in ready:
                     job = running.pop(reference)
                     silent.pop(job.name, None)
-                    progress.ended(job, self._outcome(reference))
+                    outcomes[job] = self._outcome(reference)
+                    progress.ended(job, outcomes[job])
                 progress.tick()
-                if time.monotonic() >= end:
-                    self._stop(list(running))
-                    for job in running.values():
-                        if job.name not in silent:
-                            progress.ended(job, JobOutcome(status="interrupted", reason="Time is up."))
-                    return
         except BaseException:
             self._stop(list(running))
             raise
+        return outcomes
 
     def _outcome(self, reference: Any) -> JobOutcome:
         try:
             outcome: JobOutcome = self.ray.get(reference)
             return outcome
+        except self.ray.exceptions.TaskCancelledError:
+            return JobOutcome(status="interrupted", reason=INTERRUPTED)
         except self.ray.exceptions.RayError as error:
             first = str(error).strip().splitlines()[0]
             return JobOutcome(

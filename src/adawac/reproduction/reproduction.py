@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,43 +59,6 @@ class Reproduction:
     left: int = 0
 
 
-class Silence:
-    """Shows no progress."""
-
-    def planned(self, jobs: Sequence[Job], done: int) -> None:
-        """Say nothing."""
-
-    def started(self, job: Job) -> None:
-        """Say nothing."""
-
-    def ended(self, job: Job, outcome: JobOutcome) -> None:
-        """Say nothing."""
-
-    def tick(self) -> None:
-        """Say nothing."""
-
-
-@dataclass(kw_only=True)
-class _Outcomes:
-    """Notes how jobs end, and passes everything on."""
-
-    progress: GridProgress
-    ended_jobs: dict[Job, JobOutcome] = field(default_factory=dict)
-
-    def started(self, job: Job) -> None:
-        self.progress.started(job)
-
-    def ended(self, job: Job, outcome: JobOutcome) -> None:
-        self.ended_jobs[job] = outcome
-        self.progress.ended(job, outcome)
-
-    def tick(self) -> None:
-        self.progress.tick()
-
-    def with_status(self, status: str) -> dict[Job, JobOutcome]:
-        return {job: outcome for job, outcome in self.ended_jobs.items() if outcome.status == status}
-
-
 def reproduce(
     name: Path | str,
     out: Path | str,
@@ -110,7 +73,7 @@ def reproduce(
     only: Sequence[str] = (),
     seconds: float | None = None,
     phantom: bool = False,
-    watch: Any = None,
+    watch: GridProgress | None = None,
 ) -> Reproduction:
     """Run a table or figure of the paper, or a grid of one's own, and write ours beside the paper's.
 
@@ -131,7 +94,7 @@ def reproduce(
         only: Names of rows, with * for anything; by default all.
         seconds: After this time nothing begins, and what runs is saved and stopped; the same command goes on.
         phantom: Take a store of the phantom for a grid of the paper, too, and mark everything as not the paper's.
-        watch: Is told how runs go: an `adawac.reproduction.engines.GridProgress` that also has `planned(jobs, done)`.
+        watch: Is told how runs go.
     """
     end = math.inf if seconds is None else time.monotonic() + seconds
     short, grid = load_grid(name)
@@ -152,21 +115,18 @@ def reproduce(
         store_path = phantom_store(grid, out / "quick-data") if store is None else store.path
         planned = make_jobs(rows, store_path, out, grid.conventions)
         every = in_order(planned)
-        collected = {job for row, own in planned for job in own if find_entry(entries, row, job.config.seed)}
+        collected = {job for row, seeded in planned for job in seeded if find_entry(entries, row, job.config.seed)}
         waiting = [job for job in every if job not in collected and job.state != "done"]
         if waiting:
             check_scorable(Store(store_path), [(job.config, job.part) for job in waiting])
             _check_methods(waiting)
             _check_models(waiting)
             _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
-        watch = Silence() if watch is None else watch
+        watch = GridProgress() if watch is None else watch
         watch.planned(every, len(every) - len(waiting))
-        outcomes = _Outcomes(progress=watch)
-        if waiting:
-            runner.run(waiting, outcomes, end)
-        failures = outcomes.with_status("failed")
-        if seconds is None:
-            failures |= outcomes.with_status("interrupted")
+        outcomes = runner.run(waiting, watch, end) if waiting else {}
+        accepted = {"done"} if seconds is None else {"done", "interrupted"}
+        failures = {job: outcome for job, outcome in outcomes.items() if outcome.status not in accepted}
         comparison = compare(short, grid, planned, _notes(about, changes or {}), mark, entries)
         files = []
         with _writing(out):
@@ -181,7 +141,7 @@ def reproduce(
         failures=failures,
         files=files,
         skipped=len(every) - len(waiting),
-        left=len(waiting) - len(outcomes.with_status("done")) - len(failures),
+        left=len(waiting) - len(failures) - sum(outcome.status == "done" for outcome in outcomes.values()),
     )
 
 
