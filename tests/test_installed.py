@@ -21,11 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import adawac
-from adawac import AdaWAC, EncoderTap, build_method, metrics
+from adawac import AdaWAC, EncoderTap, PairDataset, Run, Store, build_method, metrics
 from adawac.config import DataConfig, TrainConfig
-from adawac.data.store import Store
-from adawac.data.views import PairDataset
-from adawac.runs import Run
 
 
 class Mine(adawac.Criterion):
@@ -42,7 +39,7 @@ def train(model: nn.Module, pairs: PairDataset) -> Tensor:
         logits = model(torch.cat(list(batch["images"])))
         step: adawac.Step = criterion(logits, torch.cat(list(batch["labels"])), tap.pop(), batch["index"])
         shown: list[Tensor] = [step.loss, step.ell_ce, step.ell_dice, step.reg_ac, step.beta]
-        assert all(one.isfinite().all() for one in shown)
+        assert all(term.isfinite().all() for term in shown)
     return criterion.weights.beta
 
 
@@ -53,8 +50,11 @@ def methods() -> list[adawac.Criterion]:
 def tool(store: Path, out: Path) -> float:
     config = TrainConfig(data=DataConfig(store=store), epochs=1)
     run: Run = adawac.fit(config, out)
+    made: Store = adawac.prepare("nifti", store, out)
+    share = adawac.diagnose(made.path).summary["xi"]
+    page: Path = adawac.write_report([run], out / "report.html")
     scored: list[adawac.evaluation.Evaluation] = adawac.evaluate([run], convention="strict")
-    written = [one.labels for one in adawac.predict(out, [store / "scan.nii.gz"], out / "labels")]
+    written = [prediction.labels for prediction in adawac.predict(out, [store / "scan.nii.gz"], out / "labels")]
     exported = adawac.export_model(out, out / "model.onnx")
     network, tap_name = adawac.models.build("unet", num_classes=len(Store(store).class_names))
     tap = EncoderTap(network, tap_name)
@@ -63,7 +63,7 @@ def tool(store: Path, out: Path) -> float:
     try:
         adawac.fit(None, out, resume=True)
     except adawac.errors.AdawacError as error:
-        print(error, scored, written, exported, tap, trained)
+        print(error, scored, written, exported, tap, trained, share, page)
     return metrics.dice(np.ones(3, bool), np.ones(3, bool)) + rows[0].dice
 """
 
@@ -106,11 +106,11 @@ def in_wheel(site: Path, *words: str, cwd: Path) -> "subprocess.CompletedProcess
 @pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package_and_no_other(site: Path, tmp_path: Path):
     def files(folder: Path) -> set[str]:
-        return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"}
+        return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
 
     assert files(site / "adawac") == files(REPOSITORY / "src" / "adawac")
-    assert {entry.name.split("-")[0] for entry in site.iterdir()} == {"adawac"}
-    licences = {file.split("/")[-1] for file in files(next(site.glob("*.dist-info"))) if file.startswith("licenses/")}
+    assert {path.name.split("-")[0] for path in site.iterdir()} == {"adawac"}
+    licences = {name.split("/")[-1] for name in files(next(site.glob("*.dist-info"))) if name.startswith("licenses/")}
     assert licences == {"LICENSE", "THIRD-PARTY.txt"}
 
 

@@ -91,7 +91,7 @@ def test_the_default_differs_from_the_original_at_the_border_alone(small):
     assert not default.faithful
     x = torch.from_numpy(numbers["x"]).expand(-1, 3, -1, -1)
     with torch.no_grad():
-        (theirs, theirs_4, _, _), (ours, ours_4, _, _) = (one.eval().encoder(x[:, :1]) for one in (faithful, default))
+        (theirs, theirs_4, _, _), (ours, ours_4, _, _) = (net.eval().encoder(x[:, :1]) for net in (faithful, default))
         pooled = [F.max_pool2d(ours, 3, 2, ceil_mode=ceil) for ceil in (False, True)]
     assert torch.equal(theirs, ours)
     assert torch.equal(pooled[1][..., :-1, :-1], pooled[0])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.shell import DATA, AsJson, app, plain_console, print_json, printable
+from adawac.cli.shell import DATA, AsJson, app, plain_console, print_json, print_table, printable
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SourceOptions:
     patient: Annotated[str | None, Parameter(help="Regular expression: the patient within a case's name.")] = None
     groups: Annotated[Path | None, Parameter(help="CSV file with the columns patient,group.")] = None
     skip_unlabelled: Annotated[
-        bool, Parameter(help="Leave scans without a label map out instead of refusing them.", show_default=False)
+        bool, Parameter(help="Leave scans without a label map out instead of refusing them.")
     ] = False
 
     def keywords(self) -> dict[str, Any]:
@@ -117,9 +117,7 @@ def prepare(
     modality: Modality = None,
     dataset: Annotated[str | None, Parameter(help="Name of the data set.")] = None,
     workers: Workers = None,
-    overwrite: Annotated[
-        bool, Parameter(help="Prepare again with other options, over an existing store.", show_default=False)
-    ] = False,
+    overwrite: Annotated[bool, Parameter(help="Prepare again with other options, over an existing store.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn scans and their labels into a store that training reads.
@@ -229,8 +227,8 @@ def _show(report: "Diagnosis") -> None:
         + ("." if summary["xi"] is None else f" (ξ = {summary['xi']:.3f})."),
         soft_wrap=True,
     )
-    console.print(_classes(report))
-    console.print(_cases(report))
+    _show_classes(report)
+    _show_cases(report)
     for name, messages in (("Fix", report.faults), ("Check", report.warnings)):
         for message in messages:
             console.print(f"{name}: {printable(message)}", soft_wrap=True)
@@ -243,40 +241,26 @@ def _show(report: "Diagnosis") -> None:
         console.print(f"      adawac train STORE --method {hint.method} {options} --out RUN", soft_wrap=True)
 
 
-def _classes(report: "Diagnosis") -> Any:
-    table = _table("class", "Classes", ("of all voxels", "of foreground", "of slices", "cases"))
-    for part in report.classes:
-        shares = (part.voxel_share, part.foreground_share, part.slice_share)
-        table.add_row(_text(part.name), *(f"{share:.2%}" for share in shares), str(part.cases))
-    return table
+def _show_classes(report: "Diagnosis") -> None:
+    rows = [
+        (
+            part.name,
+            *(f"{share:.2%}" for share in (part.voxel_share, part.foreground_share, part.slice_share)),
+            str(part.cases),
+        )
+        for part in report.classes
+    ]
+    print_table(("class", "of all voxels", "of foreground", "of slices", "cases"), rows, title="Classes")
 
 
-def _cases(report: "Diagnosis") -> Any:
+def _show_cases(report: "Diagnosis") -> None:
     ordered = sorted(report.training, key=lambda case: (case.xi or 0, case.id))
     title = "Training cases, the most label-sparse first"
     if len(ordered) > _MOST_CASES:
         title += f" ({_MOST_CASES} of {len(ordered)}; --json has all)"
-    table = _table("case", title, ("slices", "label-sparse", "ξ", "foreground"))
+    rows = []
     for case in ordered[:_MOST_CASES]:
         voxels = sum(case.class_voxels)
         share = 1 - case.class_voxels[0] / voxels if voxels else 0.0
-        table.add_row(_text(case.id), str(case.slices), str(case.label_sparse), f"{case.xi:.2f}", f"{share:.2%}")
-    return table
-
-
-def _table(first: str, title: str, numbers: tuple[str, ...]) -> Any:
-    """Return a table of names and numbers, which a narrow terminal breaks but never cuts."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    table.add_column(first, overflow="fold")
-    for heading in numbers:
-        table.add_column(heading, justify="right", overflow="fold")
-    return table
-
-
-def _text(name: str) -> Any:
-    """Return a name from somebody's files as text that steers neither rich nor the terminal."""
-    from rich.text import Text
-
-    return Text(printable(name))
+        rows.append((case.id, str(case.slices), str(case.label_sparse), f"{case.xi:.2f}", f"{share:.2%}"))
+    print_table(("case", "slices", "label-sparse", "ξ", "foreground"), rows, title=title)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Checkpoint = Annotated[str | None, Parameter(help="last, best or another one; what the run selects by default.")]
 TrustCode = Annotated[
     bool,
-    Parameter(help="Allow a model folder to import code that it names. Know who made it.", show_default=False),
+    Parameter(help="Allow a model folder to import code that it names. Know who made it."),
 ]
 
 
@@ -28,31 +28,25 @@ def predict(
     *,
     out: Annotated[Path, Parameter(help="Folder for the label maps.")],
     images: Annotated[
-        tuple[str, ...],
-        Parameter(help="Pattern of each channel's files below the folders, as for prepare.", show_default=False),
+        tuple[str, ...], Parameter(help="Pattern of each channel's files below the folders, as for prepare.")
     ] = (),
     ensemble: Annotated[
-        tuple[Path, ...],
-        Parameter(help="Further runs: probabilities are averaged.", consume_multiple=True, show_default=False),
+        tuple[Path, ...], Parameter(help="Further runs: probabilities are averaged.", consume_multiple=True)
     ] = (),
     checkpoint: Checkpoint = None,
     format: Annotated[Literal["nifti", "seg"], Parameter(help="NIfTI, or DICOM SEG for DICOM series.")] = "nifti",
     values: Annotated[
         Literal["dataset", "index"], Parameter(help="The data set's own label values, or 0, 1, 2, …")
     ] = "dataset",
-    tta: Annotated[
-        bool, Parameter(help="Average over flipped images, too: four passes instead of one.", show_default=False)
-    ] = False,
-    probabilities: Annotated[bool, Parameter(help="Also write each class's probability.", show_default=False)] = False,
-    largest_component: Annotated[
-        bool, Parameter(help="Keep the largest connected part of each class only.", show_default=False)
-    ] = False,
+    tta: Annotated[bool, Parameter(help="Average over flipped images, too: four passes instead of one.")] = False,
+    probabilities: Annotated[bool, Parameter(help="Also write each class's probability.")] = False,
+    largest_component: Annotated[bool, Parameter(help="Keep the largest connected part of each class only.")] = False,
     device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     precision: Annotated[
         Literal["fp32", "bf16"], Parameter(help="Of the network, as for evaluate; fp32 is without TF32's rounding.")
     ] = "fp32",
     batch_size: Annotated[int | None, Parameter(help="Slices at a time; what suits the device by default.")] = None,
-    overwrite: Annotated[bool, Parameter(help="Replace label maps that are there.", show_default=False)] = False,
+    overwrite: Annotated[bool, Parameter(help="Replace label maps that are there.")] = False,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> int:
@@ -118,7 +112,7 @@ def export(
     *,
     out: Annotated[Path, Parameter(help="The file model.onnx, or a folder.")],
     checkpoint: Checkpoint = None,
-    overwrite: Annotated[bool, Parameter(help="Replace what is there.", show_default=False)] = False,
+    overwrite: Annotated[bool, Parameter(help="Replace what is there.")] = False,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:

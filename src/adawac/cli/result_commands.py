@@ -5,16 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.shell import EVALUATE, SEE, AsJson, app, plain_console, print_json, print_text, printable
+from adawac.cli.shell import EVALUATE, SEE, AsJson, app, plain_console, print_json, print_table, print_text, printable
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import Console
-
     from adawac.evaluation import Evaluation
-    from adawac.evaluation.tables import Table
     from adawac.runs import Run
 
 Metric = Literal["dice", "hd95", "assd", "surface-dice", "hd95-max-directed"]
@@ -40,9 +37,7 @@ def evaluate(
         Parameter(help="Unit of distances; mm, but voxel for adawac and transunet and where mm are not known."),
     ] = None,
     tolerance: Annotated[float, Parameter(help="How far surfaces may be off for surface-dice, in that unit.")] = 1.0,
-    tta: Annotated[
-        bool, Parameter(help="Average over flipped images, too: four passes instead of one.", show_default=False)
-    ] = False,
+    tta: Annotated[bool, Parameter(help="Average over flipped images, too: four passes instead of one.")] = False,
     device: Annotated[str, Parameter(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[
         Literal["fp32", "bf16"], Parameter(help="Of the network, as for predict; fp32 is without TF32's rounding.")
@@ -99,25 +94,11 @@ def _show(evaluations: "list[Evaluation]") -> None:
 
     console = plain_console()
     for table in to_tables(evaluations):
-        _print(console, table)
+        print_table(table.header, table.rows, title=table.title, notes=table.notes)
+        console.print()
     for evaluation in evaluations:
         path = f"{evaluation.run.folder}/scores/{evaluation.name}.csv"
         console.print(printable(f"Scores of each case: {path}"), soft_wrap=True)
-
-
-def _print(console: "Console", table: "Table") -> None:
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    shown = RichTable(title=Text(printable(table.title)), title_justify="left", box=None, header_style="bold")
-    for column, heading in enumerate(table.header):
-        shown.add_column(heading, justify="right" if column else "left", overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(shown)
-    for note in table.notes:
-        console.print(Text(printable(note)), soft_wrap=True)
-    console.print()
 
 
 @app.command(group=SEE)
@@ -132,10 +113,7 @@ def figure(
     others: Annotated[
         tuple[Path, ...],
         Parameter(
-            name="--with",
-            help="Further runs beside the first: overlays, scores, separation.",
-            consume_multiple=True,
-            show_default=False,
+            name="--with", help="Further runs beside the first: overlays, scores, separation.", consume_multiple=True
         ),
     ] = (),
     theme: Annotated[Literal["light", "dark"], Parameter(help="Dark ink on white, or the reverse.")] = "light",
@@ -143,9 +121,7 @@ def figure(
         Literal["column", "text"] | float, Parameter(help="3.4 inches, 7 inches, or a number of inches.")
     ] = "column",
     case: Annotated[str | None, Parameter(help="curves: the case; by default one from empty to dense.")] = None,
-    slices: Annotated[
-        tuple[int, ...], Parameter(help="curves: slice numbers.", consume_multiple=True, show_default=False)
-    ] = (),
+    slices: Annotated[tuple[int, ...], Parameter(help="curves: slice numbers.", consume_multiple=True)] = (),
     scale: Annotated[
         Literal["log", "linear"] | None, Parameter(help="curves: the losses' scale; log by default.")
     ] = None,
@@ -155,12 +131,11 @@ def figure(
     ] = None,
     count: Annotated[int | None, Parameter(help="overlays: how many slices; 3 by default.")] = None,
     ids: Annotated[
-        tuple[str, ...],
-        Parameter(name="--id", help="overlays: slices by their id.", consume_multiple=True, show_default=False),
+        tuple[str, ...], Parameter(name="--id", help="overlays: slices by their id.", consume_multiple=True)
     ] = (),
     gallery: Annotated[str | None, Parameter(help="overlays: which gallery of the run.")] = None,
     evaluation: Annotated[str | None, Parameter(help="scores: which evaluation of the run.")] = None,
-    list_: Annotated[bool, Parameter(name="--list", help="Say what each figure shows.", show_default=False)] = False,
+    list_: Annotated[bool, Parameter(name="--list", help="Say what each figure shows.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw one of the paper's figures from a run folder; nothing else is needed.
@@ -236,8 +211,8 @@ def watch(
     /,
     *,
     every: Annotated[float, Parameter(help="Seconds between two looks.")] = 5.0,
-    once: Annotated[bool, Parameter(help="Show how the run stands and return.", show_default=False)] = False,
-    wait: Annotated[bool, Parameter(help="Wait for a run that has not begun.", show_default=False)] = False,
+    once: Annotated[bool, Parameter(help="Show how the run stands and return.")] = False,
+    wait: Annotated[bool, Parameter(help="Wait for a run that has not begun.")] = False,
     page: Annotated[Path | None, Parameter(help="Also keep a report up to date in this file.")] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -311,13 +286,9 @@ def view(
     scan: Annotated[Path, Parameter(help="A NIfTI file, or the folder of a DICOM series.")],
     /,
     *,
-    labels: Annotated[
-        tuple[Path, ...], Parameter(help="Label maps to lay over it.", consume_multiple=True, show_default=False)
-    ] = (),
+    labels: Annotated[tuple[Path, ...], Parameter(help="Label maps to lay over it.", consume_multiple=True)] = (),
     port: Annotated[int, Parameter(help="Where to listen; 0 takes a free port.")] = 0,
-    no_browser: Annotated[
-        bool, Parameter(name="--no-browser", help="Print the address and open nothing.", show_default=False)
-    ] = False,
+    no_browser: Annotated[bool, Parameter(name="--no-browser", help="Print the address and open nothing.")] = False,
 ) -> None:
     """Look at a scan with its label maps in the browser: three planes and 3D.
 

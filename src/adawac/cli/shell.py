@@ -5,10 +5,10 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnusedCliTokensError
 
@@ -50,9 +50,13 @@ START, DATA, TRAIN, EVALUATE, SEE, PAPER, OPTIONS = (
     for name in ("Start here", "Data", "Training", "Evaluation", "Seeing", "The paper", "Options")
 )
 
-AsJson = Annotated[
-    bool, Parameter(name="--json", help="Print the numbers as JSON and nothing else.", show_default=False)
-]
+AsJson = Annotated[bool, Parameter(name="--json", help="Print the numbers as JSON and nothing else.")]
+
+
+def _shown_default(value: object) -> str | None:
+    """Return a default as help shows it: neither a switch that is off nor an empty list."""
+    return None if value is None or value is False or value == () else str(value)
+
 
 app = App(
     name="adawac",
@@ -60,7 +64,7 @@ app = App(
     help_epilogue="Every command explains itself: adawac COMMAND --help. With --debug, errors come with a traceback.",
     help_format="plaintext",
     version=__version__,
-    default_parameter=Parameter(negative=()),
+    default_parameter=Parameter(negative=(), show_default=_shown_default),
     suppress_keyboard_interrupt=False,
 )
 
@@ -181,3 +185,28 @@ def plain_console(**options: Any) -> "Console":
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False, **options)
+
+
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    notes: Iterable[str] = (),
+    text_columns: Sequence[int] = (0,),
+) -> None:
+    """Print a table, which a narrow terminal breaks but never cuts; columns hold numbers except the `text_columns`."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = plain_console()
+    shown = title and Text(printable(title))
+    table = Table(title=shown, title_justify="left", box=None, header_style="bold")
+    for column, heading in enumerate(header):
+        justify: Literal["left", "right"] = "left" if column in text_columns else "right"
+        table.add_column(Text(printable(heading)), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(table)
+    for note in notes:
+        console.print(printable(note), soft_wrap=True)

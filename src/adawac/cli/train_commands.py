@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.shell import START, TRAIN, AsJson, app, plain_console, print_json, print_text, printable
+from adawac.cli.shell import START, TRAIN, AsJson, app, plain_console, print_json, print_table, print_text, printable
 from adawac.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -32,13 +32,10 @@ def train(
         Path | None, Parameter(help="A YAML file or a recipe (acdc-unet, …); options come on top of it.")
     ] = None,
     changes: Annotated[
-        tuple[str, ...],
-        Parameter(name="--set", help="Any setting, as path=value; may be repeated.", show_default=False),
+        tuple[str, ...], Parameter(name="--set", help="Any setting, as path=value; may be repeated.")
     ] = (),
-    resume: Annotated[bool, Parameter(help="Go on with the run in --out.", show_default=False)] = False,
-    print_config: Annotated[
-        bool, Parameter(help="Print the resolved configuration as YAML and stop.", show_default=False)
-    ] = False,
+    resume: Annotated[bool, Parameter(help="Go on with the run in --out.")] = False,
+    print_config: Annotated[bool, Parameter(help="Print the resolved configuration as YAML and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a network on a prepared store, or without one on the built-in phantom.
@@ -140,18 +137,12 @@ def models(
     if as_json:
         print_json([vars(network) for network in networks])
         return
-    from rich.table import Table
-
-    console = plain_console()
-    wide = console.width >= 120
-    table = Table(*("name", "parameters, M", "tap", "")[: 4 if wide else 3], box=None, header_style="bold")
-    table.columns[1].justify = "right"
-    for column in table.columns[:3]:
-        column.overflow = "fold"
-    for network in networks:
-        size = "" if network.millions is None else f"{network.millions:.1f}"
-        table.add_row(*(network.name, size, network.tap, network.note)[: 4 if wide else 3])
-    console.print(table)
+    columns = 4 if plain_console().width >= 120 else 3
+    sizes = ("" if network.millions is None else f"{network.millions:.1f}" for network in networks)
+    rows = [
+        (network.name, size, network.tap, network.note)[:columns] for network, size in zip(networks, sizes, strict=True)
+    ]
+    print_table(("name", "parameters, M", "tap", "")[:columns], rows, text_columns=(0, 2, 3))
 
 
 @app.command(group=TRAIN)
@@ -166,8 +157,7 @@ def bench(
     image_size: Annotated[int, Parameter(help="Height and width of the network's input.")] = 224,
     steps: Annotated[int, Parameter(help="Steps that are timed.")] = 20,
     changes: Annotated[
-        tuple[str, ...],
-        Parameter(name="--set", help="Any setting of `adawac train`, as path=value.", show_default=False),
+        tuple[str, ...], Parameter(name="--set", help="Any setting of `adawac train`, as path=value.")
     ] = (),
     as_json: AsJson = False,
 ) -> None:
@@ -197,8 +187,6 @@ def bench(
     if as_json:
         print_json(measured)
         return
-    from rich.table import Table
-
     console = plain_console()
     size = "×".join(map(str, measured["image_size"]))
     console.print(
@@ -210,11 +198,9 @@ def bench(
     console.print(
         f"peak memory {measured['peak_gib']:.2f} GiB, first step after {measured['seconds_to_first_step']:.1f} s"
     )
-    table = Table("part of a step", "ms", "share", box=None, header_style="bold")
     total = sum(measured["parts_ms"].values())
-    for name, spent in measured["parts_ms"].items():
-        table.add_row(name, f"{spent:.2f}", f"{spent / total:.0%}")
-    console.print(table)
+    parts = ((name, f"{spent:.2f}", f"{spent / total:.0%}") for name, spent in measured["parts_ms"].items())
+    print_table(("part of a step", "ms", "share"), parts)
 
 
 @app.command(group=TRAIN, name="nnunet-path")
@@ -270,12 +256,8 @@ def demo(
     if as_json:
         print_json(outcome)
         return
-    from rich.table import Table
-
-    table = Table("method", "mean DSC on the test cases", box=None, header_style="bold")
-    for method, dice in outcome["dice"].items():
-        table.add_row(method, f"{100 * dice:.1f}")
-    console.print(table)
+    rows = ((method, f"{100 * dice:.1f}") for method, dice in outcome["dice"].items())
+    print_table(("method", "mean DSC on the test cases"), rows)
     console.print(
         f"A large β marks label-dense slices in {outcome['beta_auc']:.0%} of all pairs of a dense and an empty one. "
         "One seed is an anecdote: --seed draws another."

@@ -2,10 +2,10 @@
 
 import dataclasses
 import operator
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
-from re import compile
 from typing import Any, NamedTuple, TypeVar, cast, get_origin, get_type_hints
 
 import yaml
@@ -14,7 +14,7 @@ from adawac.config.values import Problems, convert, describe, plain
 from adawac.errors import ConfigError, MissingFileError, near
 from adawac.files import write_text
 
-_EXPONENT = compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+_EXPONENT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
 
 
 class _Loader(yaml.SafeLoader):
@@ -39,13 +39,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
-
-
 for _kind in (_Loader, _Dumper):
     _kind.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
-_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"'),
+)
 
 
 def parse(text: str | bytes) -> Any:

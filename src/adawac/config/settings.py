@@ -64,19 +64,10 @@ class MethodOptions(Config):
 
 
 # Methods of other packages may have further options.
-BUILT_IN_METHODS = (
-    "baseline",
-    "pair",
-    "trim-train",
-    "trim-train+acr",
-    "trim-ratio",
-    "trim-ratio+acr",
-    "pseudo-adawac",
-    "acr-only",
-    "reweight-only",
-    "pm-dro",
-    "adawac",
-)
+BUILT_IN_METHODS = {
+    *("baseline", "pair", "pseudo-adawac", "acr-only", "reweight-only", "pm-dro", "adawac"),
+    *("trim-train", "trim-train+acr", "trim-ratio", "trim-ratio+acr"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +194,17 @@ class TrainConfig(Config):
             "seed": self.seed,
         }
 
+    def library_conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield the options that the network does not have, as far as that is known without building it."""
+        model = self.model
+        options = {name for name, value in model.options.items() if value is not None}  # null takes an option away
+        if options - ({"faithful"} if model.name.startswith("transunet") else set()):
+            from adawac.models.networks import option_names
+
+            known = option_names(model.name)
+            for name in sorted(options - known if known else ()):
+                yield f"model.options.{name}", f"unknown option of {model.name}. Near names: {near(name, known or ())}."
+
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield what cannot be done together."""
         every, warmup = self.validation.every, self.optim.warmup_epochs
@@ -221,17 +223,6 @@ class TrainConfig(Config):
         if self.data.batch_size < ranks:
             problem = f"expected a sample for each of {ranks} devices, but got {self.data.batch_size}."
             yield "data.batch_size", f"{problem} Enlarge the batch, or take fewer devices."
-
-    def library_conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield the options that the network does not have, as far as that is known without building it."""
-        model = self.model
-        options = {name for name, value in model.options.items() if value is not None}  # null takes an option away
-        if options - ({"faithful"} if model.name.startswith("transunet") else set()):
-            from adawac.models.networks import option_names
-
-            known = option_names(model.name)
-            for name in sorted(options - known if known else ()):
-                yield f"model.options.{name}", f"unknown option of {model.name}. Near names: {near(name, known or ())}."
 
 
 NOT_DECISIVE = (

@@ -1,7 +1,7 @@
 """Values and types: what a field's annotation accepts, what it makes of it, and how to say so."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -129,10 +129,13 @@ def _anything(value: Any) -> Any:
     raise _RefusedError
 
 
-def _bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _RefusedError
-    return value
+def _instance(kind: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise _RefusedError
+        return value
+
+    return check
 
 
 def _int(value: Any) -> int:
@@ -156,21 +159,10 @@ def _float(value: Any) -> float:
     return number
 
 
-def _str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _RefusedError
-    return value
-
-
 def _path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise _RefusedError
     return Path(value).expanduser() if Path(value).parts[:1] == ("~",) else Path(value)
-
-
-def _none(value: Any) -> None:
-    if value is not None:
-        raise _RefusedError
 
 
 def _from_home(path: Path) -> str:
@@ -181,11 +173,11 @@ def _from_home(path: Path) -> str:
 
 
 _SCALARS: dict[Any, Any] = {
-    bool: _bool,
+    bool: _instance(bool),
     int: _int,
     float: _float,
-    str: _str,
+    str: _instance(str),
     Path: _path,
-    NoneType: _none,
+    NoneType: _instance(NoneType),
     Any: _anything,
 }

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adawac.config import ViewConfig
+from adawac.config import ViewConfig as ViewConfig  # part of this module, too
 from adawac.data.resample import Ragged, warp
 from adawac.errors import DataError, ShapeError
 
