@@ -105,7 +105,7 @@ def examine_samples(
         return Findings(suspects=[], remark="")
     sparse, dense = split_by_label(share)
     late_ce = late_mean(ell_ce)
-    rules = [
+    rules: list[tuple[list[Suspect], Array]] = [
         (list(_dense_with_high_ce(share, dense, late_ce, len(epochs))), dense),
         (list(_empty_with_high_ce(sparse, dense, late_ce, len(epochs))), sparse),
     ]

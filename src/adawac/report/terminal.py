@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from adawac.figures.style import colour_map
+from adawac.figures.style import Array, colour_map
 from adawac.runs import Run
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ _METRICS = {
     "beta_auc": "AUC of β",
     "val_dice": "val DSC",
 }
-
-Floats = npt.NDArray[np.float64]
 
 
 def list_epochs(run: Run, after: int) -> Iterator[str]:
@@ -104,7 +101,7 @@ def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableTyp
     return drawn
 
 
-def _append_cells(drawn: "Text", upper: Floats, lower: Floats, colour: bool) -> None:
+def _append_cells(drawn: "Text", upper: Array, lower: Array, colour: bool) -> None:
     for above, below in zip(upper, lower, strict=True):
         if not colour:
             seen = [beta for beta in (above, below) if np.isfinite(beta)]
@@ -121,7 +118,7 @@ def _colour(beta: float) -> str:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def _shrink(values: Floats, most: int) -> Floats:
+def _shrink(values: Array, most: int) -> Array:
     """Return at most so many rows, each the mean of its neighbours that were seen."""
     if len(values) <= most:
         return values
