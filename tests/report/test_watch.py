@@ -74,7 +74,7 @@ def test_a_writer_that_dies_is_an_interrupted_run(tmp_path: Path):
     trainer = Trainer(tmp_path / "run", 5, dies=True)
     seen = [(run.status, run.epoch) for run in follow(tmp_path / "run", sleep=trainer.sleep)]
     assert seen[-1] == ("interrupted", 2)
-    assert [one.split("  ")[0] for one in list_epochs(Run(tmp_path / "run"), 0)] == ["epoch 1/5", "epoch 2/5"]
+    assert [line.split("  ")[0] for line in list_epochs(Run(tmp_path / "run"), 0)] == ["epoch 1/5", "epoch 2/5"]
 
 
 def test_the_page_follows_and_then_stands_still(tmp_path: Path):
@@ -119,7 +119,8 @@ def test_the_picture_in_a_terminal(tmp_path: Path):
     assert "label-sparse" in rows[0]
     assert "label-dense" in rows[-1]
     red, blue = (
-        np.array([int(one) for one in rows[place].split("38;2;")[-1].split(";48")[0].split(";")]) for place in (-1, 0)
+        np.array([int(channel) for channel in rows[place].split("38;2;")[-1].split(";48")[0].split(";")])
+        for place in (-1, 0)
     )
     assert red[0] > red[2]  # the last epoch of the densest: kept under cross-entropy
     assert blue[2] > blue[0]  # of an empty one: sent to consistency
@@ -184,7 +185,7 @@ def test_json_is_the_last_look(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert run_cli(["watch", str(run.folder), "--json", *words]) == 3
         printed = json.loads(capsys.readouterr().out)
         assert (printed["status"], printed["epoch"], printed["epochs"]) == ("interrupted", 2, 4)
-        assert [one["epoch"] for one in printed["metrics"]] == [1, 2]
+        assert [row["epoch"] for row in printed["metrics"]] == [1, 2]
 
 
 def test_once_does_not_wait_for_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -31,7 +31,7 @@ def expected(across: int, down: int, plane: int) -> tuple[list[float], list[floa
     from_top = [(last - end) / (last - first) for end in (high, low)]
     from_bottom = [(end - first) / (last - first) for end in (low, high)]
     sideways = from_bottom if plane == 2 else from_top  # seen from the side, the front is on the right
-    return [float(one[across]) for one in sideways], [float(one[down]) for one in from_top]
+    return [float(point[across]) for point in sideways], [float(point[down]) for point in from_top]
 
 
 @pytest.mark.parametrize(("plane", "across", "down"), PLANES)

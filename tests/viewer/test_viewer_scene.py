@@ -141,8 +141,8 @@ def test_any_label_values_become_places_of_classes(tmp_path: Path, scan: Path, d
     assert (np.array(layer["values"])[np.asarray(shown.dataobj)] == data).all()
     assert shown.get_data_dtype() == np.uint8
     assert shown.affine == pytest.approx(AFFINE)
-    assert [one["value"] for one in scene.description["classes"]] == [7, 20, 100]
-    assert [one["colour"] for one in scene.description["classes"]] == [class_colour(k) for k in (1, 2, 3)]
+    assert [entry["value"] for entry in scene.description["classes"]] == [7, 20, 100]
+    assert [entry["colour"] for entry in scene.description["classes"]] == [class_colour(k) for k in (1, 2, 3)]
     assert scene.notes == ()
 
 
@@ -150,7 +150,7 @@ def test_a_value_has_one_colour_in_all_layers(tmp_path: Path, scan: Path):
     both = block(2)
     both[0] = 9
     scene = build_scene(scan, [save(tmp_path / "a.nii", block(9)), save(tmp_path / "b.nii", both)])
-    assert {one["value"]: one["colour"] for one in scene.description["classes"]} == {
+    assert {entry["value"]: entry["colour"] for entry in scene.description["classes"]} == {
         2: class_colour(1),
         9: class_colour(2),
     }
@@ -160,7 +160,10 @@ def test_names_from_the_file_that_predict_writes(tmp_path: Path, scan: Path):
     path = save(tmp_path / "case.nii.gz", block(205))
     write_sidecar(tmp_path / "case.json", {"classes": class_table(["background", "heart", "lung"], [0, 205, 420])})
     scene = build_scene(scan, [path])
-    assert [(one["value"], one["name"]) for one in scene.description["classes"]] == [(205, "heart"), (420, "lung")]
+    assert [(entry["value"], entry["name"]) for entry in scene.description["classes"]] == [
+        (205, "heart"),
+        (420, "lung"),
+    ]
 
 
 def test_names_from_the_header_that_predict_writes(tmp_path: Path, scan: Path):
@@ -170,7 +173,7 @@ def test_names_from_the_header_that_predict_writes(tmp_path: Path, scan: Path):
         tmp_path / "case.nii.gz", block(3), where, class_table(["background", "a", "b", "größe"], [0, 1, 2, 3])
     )
     scene = build_scene(scan, [tmp_path / "case.nii.gz"])
-    assert [one["name"] for one in scene.description["classes"]] == ["a", "b", "größe"]
+    assert [entry["name"] for entry in scene.description["classes"]] == ["a", "b", "größe"]
     assert scene.description["layers"][0]["values"] == (0, 3)
     assert volume(scene, 1).header["intent_code"] == 0
 
@@ -179,7 +182,7 @@ def test_names_from_the_header_that_predict_writes(tmp_path: Path, scan: Path):
 def test_names_from_a_data_set(tmp_path: Path, scan: Path, labels: dict[str, Any]):
     path = save(tmp_path / "labelsTr" / "case.nii.gz", block())
     (tmp_path / "dataset.json").write_text(json.dumps({"labels": labels}))
-    assert [one["name"] for one in build_scene(scan, [path]).description["classes"]] == ["liver"]
+    assert [entry["name"] for entry in build_scene(scan, [path]).description["classes"]] == ["liver"]
 
 
 @pytest.mark.parametrize(
@@ -188,19 +191,19 @@ def test_names_from_a_data_set(tmp_path: Path, scan: Path, labels: dict[str, Any
 def test_another_file_of_that_name_is_passed_over(tmp_path: Path, scan: Path, text: str):
     path = save(tmp_path / "case.nii.gz", block())
     (tmp_path / "case.json").write_text(text)
-    assert [one["name"] for one in build_scene(scan, [path]).description["classes"]] == [""]
+    assert [entry["name"] for entry in build_scene(scan, [path]).description["classes"]] == [""]
 
 
 def test_a_background_with_another_value_is_not_drawn(tmp_path: Path, scan: Path):
     path = save(tmp_path / "case.nii.gz", np.where(block() > 0, 1, 255).astype(np.uint8))
     write_sidecar(tmp_path / "case.json", {"classes": class_table(["background", "heart"], [255, 1])})
     scene = build_scene(scan, [path]).description
-    assert [one["value"] for one in scene["classes"]] == [1]
+    assert [entry["value"] for entry in scene["classes"]] == [1]
     assert scene["layers"][0]["background"] == 255
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path, scan: Path):
-    paths = [save(tmp_path / one / "case.nii.gz", block()) for one in ("a/truth", "b/truth", "a/predicted")]
+    paths = [save(tmp_path / folder / "case.nii.gz", block()) for folder in ("a/truth", "b/truth", "a/predicted")]
     titles = [layer["title"] for layer in build_scene(scan, [*paths, paths[0]]).description["layers"]]
     assert titles == ["a/truth/case.nii.gz", "b/truth/case.nii.gz", "a/predicted/case.nii.gz", "a/truth/case.nii.gz"]
     assert [layer["title"] for layer in build_scene(scan, paths[1:2]).description["layers"]] == ["case.nii.gz"]
@@ -208,7 +211,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path, scan:
 
 def test_it_opens_where_something_is_labelled(tmp_path: Path, scan: Path):
     empty, path = (save(tmp_path / f"{k}.nii", block(k)) for k in range(2))
-    middle = [(one.start + one.stop - 1) / 2 for one in BLOCK]
+    middle = [(extent.start + extent.stop - 1) / 2 for extent in BLOCK]
     assert build_scene(scan, [empty, path]).description["start"] == pytest.approx((AFFINE @ (*middle, 1))[:3])
     centre = [(side - 1) / 2 for side in SHAPE]
     assert build_scene(scan, [empty]).description["start"] == pytest.approx((AFFINE @ (*centre, 1))[:3])

@@ -75,7 +75,9 @@ def test_head_gives_the_headers_alone(viewer: Viewer, folder: Path):
 @pytest.mark.parametrize("path", ["", "volumes/0.nii.gz", "nothing"])
 def test_headers_allow_nothing_from_outside(viewer: Viewer, path: str):
     _, headers, _ = ask(viewer, root(viewer) + path)
-    policy = {one.split()[0]: one.split()[1:] for one in headers["Content-Security-Policy"].split(";")}
+    policy = {
+        directive.split()[0]: directive.split()[1:] for directive in headers["Content-Security-Policy"].split(";")
+    }
     assert policy["default-src"] == ["'none'"]
     assert policy["script-src"] == policy["connect-src"] == ["'self'"]
     assert not any("http" in source or "unsafe" in source or "*" in source for own in policy.values() for source in own)
@@ -190,10 +192,10 @@ def test_it_listens_on_the_loopback_only(viewer: Viewer):
 
 
 def test_every_server_has_a_token_of_its_own():
-    with LoopbackServer({}) as one, LoopbackServer({}) as two:
-        assert one.token != two.token
-        assert len(one.token) >= 32
-        assert one.server_port != two.server_port
+    with LoopbackServer({}) as first, LoopbackServer({}) as second:
+        assert first.token != second.token
+        assert len(first.token) >= 32
+        assert first.server_port != second.server_port
 
 
 def test_a_port_in_use_is_told(viewer: Viewer, folder: Path):
