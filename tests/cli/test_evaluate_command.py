@@ -71,9 +71,9 @@ def test_json_has_the_numbers_of_the_tables(outcome_run, capsys):
     assert run([*words, "--json"]) == 0
     (evaluation,) = json.loads(capsys.readouterr().out)["evaluations"]
     assert evaluation["num_cases"] == 5
-    for place, name in enumerate(("organ", "lesion", "mean")):
+    for index, name in enumerate(("organ", "lesion", "mean")):
         for metric, expected in zip(("dice", "hd95"), GOLDEN["adawac"][name], strict=True):
-            summary = evaluation["metrics"][metric][place]
+            summary = evaluation["metrics"][metric][index]
             assert summary["class_name"] == name
             assert summary["mean"] * (100 if metric == "dice" else 1) == pytest.approx(expected)
     assert evaluation["slices"][-1]["sparse_found"] == 1
@@ -120,7 +120,7 @@ def test_every_format_reads_back(several, tmp_path, capsys):
 def test_several_runs_are_grouped_and_compared(several):
     evaluations = evaluate(several, workers=0, gallery=0)
     groups = by_configuration(evaluations)
-    assert {name: [evaluation.label for evaluation in own] for name, own in groups.items()} == {
+    assert {name: [evaluation.label for evaluation in group] for name, group in groups.items()} == {
         "baseline": ["baseline-1"],
         "adawac": ["adawac-1", "adawac-2"],
     }
@@ -141,17 +141,17 @@ def test_several_runs_are_grouped_and_compared(several):
         if (score.metric, score.label) == ("dice", 2):
             by_hand.setdefault(score.patient, []).append(score.value)
     zeros = {
-        patient: sum(own) / len(own)
-        for patient, own in (
+        patient: sum(values) / len(values)
+        for patient, values in (
             (p, [s.value for s in evaluations[0].scores if (s.metric, s.label, s.patient) == ("dice", 2, p)])
             for p in by_hand
         )
     }
-    gained = {patient: sum(own) / len(own) for patient, own in by_hand.items()}
+    gained = {patient: sum(values) / len(values) for patient, values in by_hand.items()}
     assert lesion.difference.mean == pytest.approx(paired_difference(zeros, gained).mean)
 
 
-def test_runs_that_differ_in_a_setting_are_no_seeds(varied, tmp_path):
+def test_runs_that_differ_in_a_setting_are_not_seeds(varied, tmp_path):
     runs = [
         make_run(tmp_path / "narrow", varied, size=(9, 9), seed=1),
         make_run(tmp_path / "wide", varied, size=(12, 12), seed=2),
@@ -189,13 +189,13 @@ def files(folder):
 
 def test_a_store_that_is_gone(tmp_path, capsys):
     store = make_store(tmp_path / "store", outcome_cases() | training_cases())
-    own = make_run(tmp_path / "run", store).folder
+    folder = make_run(tmp_path / "run", store).folder
     shutil.move(tmp_path / "store", tmp_path / "moved")
-    before = files(own)
-    refuse([own], r"store no longer exists\. Give its new path with --data", capsys)
-    refuse([own, "--data", tmp_path / "nowhere"], r"nowhere is not there\. Correct the path", capsys)
-    assert files(own) == before
-    assert run(["evaluate", str(own), "--data", str(tmp_path / "moved"), "--workers", "0", "--gallery", "0"]) == 0
+    before = files(folder)
+    refuse([folder], r"store no longer exists\. Give its new path with --data", capsys)
+    refuse([folder, "--data", tmp_path / "nowhere"], r"nowhere is not there\. Correct the path", capsys)
+    assert files(folder) == before
+    assert run(["evaluate", str(folder), "--data", str(tmp_path / "moved"), "--workers", "0", "--gallery", "0"]) == 0
 
 
 def test_runs_that_cannot_be_evaluated(outcome_run, outcomes, tmp_path, capsys):
@@ -211,7 +211,7 @@ def test_runs_that_cannot_be_evaluated(outcome_run, outcomes, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("option", "count", "least"), [("batch-size", 0, 1), ("batch-size", -5, 1), ("gallery", -3, 0)]
 )
-def test_counts_that_are_none(outcome_run, option, count, least, capsys):
+def test_counts_below_the_least_are_refused(outcome_run, option, count, least, capsys):
     name = option.replace("-", "_")
     refuse(
         [outcome_run.folder, f"--{option}", count], rf"Expected {name} to be {least} or more, but got {count}", capsys
@@ -254,7 +254,7 @@ def test_a_run_folder_that_cannot_be_written(outcome_run, capsys):
 def test_names_from_files_cannot_steer_the_terminal(tmp_path, capsys):
     drawn = random_cases(2) | training_cases()
     store = make_store(tmp_path / "store", drawn, classes=("or\x1b[31mgan", "le|s_ion\n"))
-    own = make_run(tmp_path / "run", store).folder
-    assert run(["evaluate", str(own), "--workers", "0", "--gallery", "0", "--out", str(tmp_path / "t.md")]) == 0
+    folder = make_run(tmp_path / "run", store).folder
+    assert run(["evaluate", str(folder), "--workers", "0", "--gallery", "0", "--out", str(tmp_path / "t.md")]) == 0
     assert "\x1b" not in capsys.readouterr().out
     assert r"le\|s_ion" in (tmp_path / "t.md").read_text()

@@ -63,7 +63,7 @@ def test_notes_go_to_stderr(tmp_path: Path, opened: list[str], capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_no_browser_is_told_how_to_go_on(
+def test_message_without_a_browser(
     scan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool
 ):
     def fail(url: str) -> bool:

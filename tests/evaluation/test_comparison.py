@@ -17,7 +17,7 @@ from tests.networks.lookup_network import DrawnCase, make_run, make_store
 CASES = random_cases() | training_cases()
 
 
-def test_runs_of_two_data_sets_are_no_seeds_and_share_no_patients(tmp_path):
+def test_runs_of_two_data_sets_are_not_seeds_and_share_no_patients(tmp_path):
     """Patients of both are called p0, p1, p2."""
     stores = {name: make_store(tmp_path / f"{name}-store", CASES, dataset=name) for name in ("here", "there")}
     runs = [
@@ -40,14 +40,14 @@ def test_runs_of_two_data_sets_are_no_seeds_and_share_no_patients(tmp_path):
 
 
 def test_scores_say_which_data_set_they_are_of(tmp_path):
-    own = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES, dataset="here"), size=(9, 9))
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES, dataset="here"), size=(9, 9))
     other = make_store(tmp_path / "other", random_cases(4, seed=5), dataset="there")
     for store, dataset in ((None, "here"), (other.path, "there")):
-        [evaluation] = evaluate(own, data=store, workers=0, gallery=0)
-        assert {score.dataset for score in Run(own.folder).scores(evaluation.name)} == {dataset}
+        [evaluation] = evaluate(run, data=store, workers=0, gallery=0)
+        assert {score.dataset for score in Run(run.folder).scores(evaluation.name)} == {dataset}
 
 
-def test_runs_on_scans_prepared_otherwise_are_no_seeds_but_share_patients(tmp_path):
+def test_runs_on_differently_preprocessed_scans_are_not_seeds_but_share_patients(tmp_path):
     runs = [
         make_run(tmp_path / name, make_store(tmp_path / f"{name}-store", CASES, **options), size=(9, 9))
         for name, options in (("plain", {}), ("scaled", {"normalisation": "min-max"}))
@@ -57,7 +57,7 @@ def test_runs_on_scans_prepared_otherwise_are_no_seeds_but_share_patients(tmp_pa
     assert {comparison.difference.num_patients for comparison in compare(evaluations)} == {3}
 
 
-def test_where_a_store_lies_and_how_it_is_read_makes_no_other_configuration(tmp_path):
+def test_path_and_loading_of_the_store_do_not_change_the_configuration(tmp_path):
     runs = [
         make_run(tmp_path / f"{seed}", make_store(tmp_path / f"{seed}-store", CASES), size=(9, 9), seed=seed, **reading)
         for seed, reading in ((1, {}), (2, {"residence": "stream", "workers": 3}))
@@ -66,7 +66,7 @@ def test_where_a_store_lies_and_how_it_is_read_makes_no_other_configuration(tmp_
     config.write_text(re.sub(r"checkpoint_every: \d+", "checkpoint_every: 7", config.read_text()))
     assert Run(runs[0].folder).settings["checkpoint_every"] != Run(runs[1].folder).settings["checkpoint_every"]
     evaluations = evaluate([run.folder for run in runs], workers=0, gallery=0)
-    assert [len(own) for own in by_configuration(evaluations).values()] == [2]
+    assert [len(seeds) for seeds in by_configuration(evaluations).values()] == [2]
 
 
 def test_another_precision_is_another_configuration_and_other_hardware_is_not(tmp_path):
@@ -78,7 +78,7 @@ def test_another_precision_is_another_configuration_and_other_hardware_is_not(tm
             assert old in config.read_text()
             config.write_text(config.read_text().replace(old, new))
     evaluations = evaluate([tmp_path / name for name in hardware], workers=0, gallery=0)
-    assert {name: len(own) for name, own in by_configuration(evaluations).items()} == {
+    assert {name: len(seeds) for name, seeds in by_configuration(evaluations).items()} == {
         "adawac, auto": 2,
         "adawac, bf16": 1,
     }
@@ -90,10 +90,10 @@ def test_another_precision_is_another_configuration_and_other_hardware_is_not(tm
 def test_a_run_that_is_tested_elsewhere_is_another_configuration(tmp_path):
     store, other = (make_store(tmp_path / f"{name}-store", CASES, dataset=name) for name in ("here", "there"))
     runs = [make_run(tmp_path / f"{seed}", store, size=(9, 9), seed=seed) for seed in (1, 2)]
-    (own,), (elsewhere,) = (
+    (home,), (elsewhere,) = (
         evaluate(run, data=data, workers=0, gallery=0) for run, data in zip(runs, (None, other.path), strict=True)
     )
-    assert [len(group) for group in by_configuration([own, elsewhere]).values()] == [1, 1]
+    assert [len(group) for group in by_configuration([home, elsewhere]).values()] == [1, 1]
 
 
 def test_every_comparison_has_a_table_of_its_own(tmp_path):
@@ -123,13 +123,13 @@ def test_a_class_is_compared_with_its_like(tmp_path):
 
 
 def test_a_run_counts_once(tmp_path, capsys):
-    own = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9)).folder
-    assert run(["evaluate", str(own), str(own.parent / "." / "run"), "--workers", "0"]) == 2
+    folder = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9)).folder
+    assert run(["evaluate", str(folder), str(folder.parent / "." / "run"), "--workers", "0"]) == 2
     assert "run twice: it would count as two seeds. Leave one out." in capsys.readouterr().err
-    assert Run(own).evaluations == []
+    assert Run(folder).evaluations == []
 
 
-def test_a_copied_run_is_told_to_count_twice(tmp_path):
+def test_note_about_a_copied_run_that_counts_twice(tmp_path):
     store = make_store(tmp_path / "store", CASES)
     runs = [make_run(tmp_path / f"run-{seed}", store, size=(9, 9), seed=seed) for seed in (1, 2)]
     copied = shutil.copytree(runs[0].folder, tmp_path / "copy")
@@ -154,7 +154,7 @@ def test_millimetres_and_voxels_are_not_compared(tmp_path):
         compare([evaluate(run, workers=0, gallery=0)[0] for run in runs])
 
 
-def test_seeds_that_were_tested_on_other_cases_are_told(tmp_path):
+def test_note_about_seeds_tested_on_different_cases(tmp_path):
     store = make_store(
         tmp_path / "store", {name: DrawnCase(**{**vars(case), "group": ""}) for name, case in CASES.items()}
     )
@@ -175,11 +175,11 @@ def test_seeds_that_were_tested_on_other_cases_are_told(tmp_path):
     assert {comparison.difference.num_patients for comparison in compare([*same, *others])} == {len(shared)}
 
 
-def test_what_is_not_usual_does_not_replace_the_scores_of_the_run(tmp_path):
-    own = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9))
+def test_unusual_scores_get_a_name_of_their_own(tmp_path):
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9))
     other = make_store(tmp_path / "other", random_cases(4, seed=5), dataset="Zürich_2")
     names = [
-        evaluate(own, workers=0, gallery=3, **options)[0].name
+        evaluate(run, workers=0, gallery=3, **options)[0].name
         for options in ({}, {"data": other.path}, {"tolerance": 2.5}, {"data": other.path, "spacing": "voxel"})
     ]
     assert names == [
@@ -188,21 +188,21 @@ def test_what_is_not_usual_does_not_replace_the_scores_of_the_run(tmp_path):
         "test-strict-last-within2.5",
         "test-strict-last-Z-rich-2-voxel",
     ]
-    assert Run(own.folder).evaluations == sorted(names)
-    assert {score.case for score in Run(own.folder).scores(names[0])} == {f"case-{number}" for number in range(5)}
-    assert Run(own.folder).galleries == ["test-last", "test-last-Z-rich-2", "train-last"]
+    assert Run(run.folder).evaluations == sorted(names)
+    assert {score.case for score in Run(run.folder).scores(names[0])} == {f"case-{number}" for number in range(5)}
+    assert Run(run.folder).galleries == ["test-last", "test-last-Z-rich-2", "train-last"]
     with pytest.raises(Exception, match="tolerance of 0 or more"):
-        evaluate(own, tolerance=-1)
+        evaluate(run, tolerance=-1)
 
 
-def test_a_run_that_is_not_finished_is_told(tmp_path, caplog):
-    own = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9))
-    evaluate(own, workers=0, gallery=0)
+def test_warning_about_an_unfinished_run(tmp_path, caplog):
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9))
+    evaluate(run, workers=0, gallery=0)
     assert caplog.text == ""
-    writer = RunWriter(own.folder, own.config, epochs=1, resume=True)
+    writer = RunWriter(run.folder, run.config, epochs=1, resume=True)
     writer.rewind(1)
     writer.close("interrupted")
-    evaluate(own.folder, workers=0, gallery=0)
+    evaluate(run.folder, workers=0, gallery=0)
     assert "run is not finished (epoch 0 of 1)" in caplog.text
 
 

@@ -94,7 +94,7 @@ def test_scores_in_the_run_are_those_returned(outcome_run):
     assert {(score.checkpoint, score.split, score.convention) for score in kept} == {("last", "test", "strict")}
 
 
-def test_what_was_scored_before_training_went_on_is_known(outcome_run):
+def test_scores_older_than_the_weights_are_outdated(outcome_run):
     folder = outcome_run.folder
     evaluate(folder, workers=0)
     assert Run(folder).outdated == {}
@@ -108,7 +108,7 @@ def test_what_was_scored_before_training_went_on_is_known(outcome_run):
     assert Run(folder).outdated == {}
 
 
-def test_voxels_are_asked_for_and_named(outcome_run):
+def test_distances_in_voxels_are_in_the_name(outcome_run):
     (evaluation,) = evaluate(outcome_run, spacing="voxel", workers=0, gallery=0)
     assert values(evaluation, "hd95")[1] == pytest.approx(DIAGONAL)
     assert evaluation.name == "test-strict-last-voxel"
@@ -171,7 +171,7 @@ def test_probabilities_are_averaged_over_flipped_images(varied, monkeypatch):
     assert (predicted != alone.numpy()).any()
 
 
-def test_slices_apart(outcome_run):
+def test_label_sparse_and_label_dense_slices_are_scored_apart(outcome_run):
     (evaluation,) = evaluate(outcome_run, workers=0, gallery=0)
     organ, lesion, both = evaluation.slice_summaries
     assert (organ.sparse_slices, organ.sparse_found) == (5, 1)  # invented-a, on one of five label-sparse slices
@@ -227,15 +227,15 @@ def test_slice_dice_is_that_of_masks(varied, varied_run):
     (evaluation,) = evaluate(varied_run, workers=0, gallery=0)
     assert (evaluation.num_cases, evaluation.num_patients) == (5, 3)
     assert [row[:3] for row in to_tables([evaluation])[-1].rows] == [("a", "3", "2"), ("b", "2", "1")]  # by group
-    place = 0
+    index = 0
     for case in random_cases():
         prediction, label = predicted(varied, case, (9, 9)), varied.stack(case)[1]
         for predicted_slice, other in zip(prediction, label, strict=True):
             for number in (1, 2):
-                assert evaluation.slices.dice[place, number] == pytest.approx(
+                assert evaluation.slices.dice[index, number] == pytest.approx(
                     dice(predicted_slice == number, other == number), nan_ok=True
                 )
-            place += 1
+            index += 1
 
 
 def test_distances_are_measured_on_the_native_grid(tmp_path):
@@ -282,7 +282,7 @@ def test_the_worst_slice_is_in_the_gallery_and_falsely_found_ones_too(outcome_ru
     ids = set(Run(outcome_run.folder).gallery("test-last"))
     assert {"drawn/p-missed/missed/0/1", "drawn/p-invented-a/invented-a/0/0"} <= ids
     assert len(Run(outcome_run.folder).gallery("train-last")) == 12  # all there are
-    assert evaluation.slices.id.tolist()[0] == "drawn/p-found/evaluation/0/0"
+    assert evaluation.slices.id.tolist()[0] == "drawn/p-found/found/0/0"
 
 
 def test_a_run_without_weights_of_samples_has_a_gallery_too(outcomes, tmp_path):
@@ -428,7 +428,7 @@ def test_a_worker_that_dies_is_reported(outcomes):
             future.result()
 
 
-def test_what_goes_wrong_in_a_worker_is_told(outcomes):
+def test_errors_in_a_worker_are_reported(outcomes):
     with Scorers(1) as scorers:
         unknown = scorers.submit(outcomes.path, "nobody", np.zeros((3, 8, 8), np.uint8), Rules())
         with pytest.raises(DataError, match="'nobody'"):

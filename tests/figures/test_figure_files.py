@@ -196,8 +196,8 @@ def test_figures_need_the_run_folder_alone_and_leave_matplotlib_as_it_was(run: R
     shutil.copytree(run.folder, moved)
     with (moved / "metrics.jsonl").open("a") as file:  # what training logs, and the example does not
         numbers = measures(run)
-        for place, epoch in enumerate(run.history.epochs.tolist()):
-            file.write(json.dumps({"epoch": epoch} | {name: series[place] for name, series in numbers.items()}) + "\n")
+        for index, epoch in enumerate(run.history.epochs.tolist()):
+            file.write(json.dumps({"epoch": epoch} | {name: series[index] for name, series in numbers.items()}) + "\n")
     code = f"""
 import socket, sys
 socket.socket.connect = None
@@ -264,13 +264,13 @@ def test_a_trained_and_evaluated_run_is_drawn_without_its_store_and_network(tmp_
         ({"runs": []}, ConfigError, "Expected at least one run, but got none"),
     ],
 )
-def test_impossible_wishes_are_refused(run: Run, change, error, message: str) -> None:
-    given = {"name": "weights", "runs": run, "out": "a.png"} | change
+def test_bad_arguments_of_draw_are_refused(run: Run, change, error, message: str) -> None:
+    arguments = {"name": "weights", "runs": run, "out": "a.png"} | change
     with pytest.raises(error, match=message):
-        draw(given.pop("name"), given.pop("runs"), given.pop("out"), **given)
+        draw(arguments.pop("name"), arguments.pop("runs"), arguments.pop("out"), **arguments)
 
 
-def test_a_place_that_cannot_be_written_to_is_named(run: Run, tmp_path) -> None:
+def test_unwritable_path_is_named(run: Run, tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"Expected to write .*file/a\.png, but got: "):
         draw("curves", run, tmp_path / "file" / "a.png")

@@ -63,8 +63,8 @@ def test_curves_choose_a_case_and_slices_from_empty_to_dense(run: Run) -> None:
     assert densest in picture.title
     assert len(picture.figure.axes) == 4
     assert titles(picture.figure)[0].endswith("no foreground")
-    own = foreground[run.samples.case == densest]
-    assert titles(picture.figure)[-1].endswith(f": {100 * own.max():.2g} % foreground")
+    shares = foreground[run.samples.case == densest]
+    assert titles(picture.figure)[-1].endswith(f": {100 * shares.max():.2g} % foreground")
 
 
 def test_curves_never_cut_a_loss_off_at_the_top(run: Run) -> None:
@@ -89,7 +89,7 @@ def test_curves_of_a_method_without_consistency_show_cross_entropy_alone(baselin
         ({"scale": "cubic"}, "Expected a log or linear scale, but got 'cubic'"),
     ],
 )
-def test_curves_refuse_what_is_not_there(run: Run, options, message: str) -> None:
+def test_curves_refuse_unknown_cases_and_slices(run: Run, options, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compose("curves", run, **options)
 

@@ -122,11 +122,11 @@ def test_pixels_have_their_size_in_millimetres_and_the_first_channel_is_shown(ru
 
 
 def test_what_a_gallery_lacks_is_said_in_its_place(runs: list[Run], tmp_path) -> None:
-    mine, other = copied(runs[0], tmp_path / "mine"), copied(runs[1], tmp_path / "other")
+    first, second = copied(runs[0], tmp_path / "mine"), copied(runs[1], tmp_path / "other")
     label = np.ones((4, 4), dtype=np.uint8)
-    write_gallery(mine.folder, "test", [Slice(id="a", image=label, label=label, prediction=label)])
-    write_gallery(other.folder, "test", [Slice(id="b", image=label)])
-    figure = compose("overlays", [mine, other], ids=["a", "b"]).figure
+    write_gallery(first.folder, "test", [Slice(id="a", image=label, label=label, prediction=label)])
+    write_gallery(second.folder, "test", [Slice(id="b", image=label)])
+    figure = compose("overlays", [first, second], ids=["a", "b"]).figure
     said = [" ".join(text.get_text().split()) for axes in figure.axes for text in axes.texts]
     missing = "no prediction in this run's gallery"
     assert said == ["DSC 1.00", missing, "no ground truth", missing, missing]
@@ -180,7 +180,7 @@ def points(axes) -> list[list[float]]:
 def test_scores_are_points_of_patients_for_each_class_and_run(runs: list[Run], tmp_path) -> None:
     first, second = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
     write(first, {("LV", "a1"): (0.5, 4), ("LV", "a2"): (0.7, 6), ("LV", "b1"): (0.8, 2), ("RV", "a1"): (0.2, 9)})
-    write(two, {("LV", "a1"): (0.9, 1), ("LV", "b1"): (0.7, np.nan), ("RV", "a1"): (0.4, 7)})
+    write(second, {("LV", "a1"): (0.9, 1), ("LV", "b1"): (0.7, np.nan), ("RV", "a1"): (0.4, 7)})
     figure = compose("scores", [first, second]).figure
     dice, hd95 = figure.axes
     assert [label.get_text() for label in dice.get_yticklabels()] == ["all classes", "RV", "LV"]
@@ -202,15 +202,17 @@ def test_scores_are_points_of_patients_for_each_class_and_run(runs: list[Run], t
 
 def test_scores_of_two_data_sets_are_not_drawn_as_if_patients_were_the_same(runs: list[Run], tmp_path) -> None:
     first, second = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
-    write_scores(two.folder, "test-strict", [replace(score, dataset="there") for score in two.scores("test-strict")])
+    write_scores(
+        second.folder, "test-strict", [replace(score, dataset="there") for score in second.scores("test-strict")]
+    )
     with pytest.raises(ConfigError, match=r"one data set, but got example and there\. Draw a figure of each"):
         compose("scores", [first, second])
 
 
 def test_distances_in_two_units_are_not_drawn_on_one_axis(runs: list[Run], tmp_path) -> None:
     first, second = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
-    scores = [replace(score, unit="voxel") if score.unit else score for score in two.scores("test-strict")]
-    write_scores(two.folder, "test-strict", scores)
+    scores = [replace(score, unit="voxel") if score.unit else score for score in second.scores("test-strict")]
+    write_scores(second.folder, "test-strict", scores)
     with pytest.raises(
         ConfigError, match=r"distances have one unit, but those of .*one are in mm and those of .*two in vo"
     ):

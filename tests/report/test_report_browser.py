@@ -47,9 +47,9 @@ def make_run(folder: Path, suspect: int, **options: Any) -> Path:
     fields["ell_ce"][:, suspect] = 3.0
     (folder / "history.bin").unlink()
     with RunWriter(folder, resume=True) as writer:
-        for place, epoch in enumerate(range(1, run.epoch + 1)):
+        for index, epoch in enumerate(range(1, run.epoch + 1)):
             rows = np.arange(len(run.samples))
-            writer.log_history(epoch, rows, **{name: values[place] for name, values in fields.items()})
+            writer.log_history(epoch, rows, **{name: values[index] for name, values in fields.items()})
     return folder
 
 
@@ -68,11 +68,11 @@ def write_history(folder: Path, fields: dict[str, np.ndarray]) -> Path:
     """Give a run another history, and its means as losses."""
     with RunWriter(folder, resume=True) as writer:
         writer.rewind(0)
-        for place in range(len(fields["beta"])):
-            values = {name: series[place] for name, series in fields.items()}
-            writer.log_history(place + 1, np.arange(fields["beta"].shape[1]), **values)
+        for index in range(len(fields["beta"])):
+            values = {name: series[index] for name, series in fields.items()}
+            writer.log_history(index + 1, np.arange(fields["beta"].shape[1]), **values)
             loss = float(values["ell_ce"].mean())
-            writer.log_metrics(place + 1, {"loss": loss, "ell_ce": loss, "reg_ac": float(values["reg_ac"].mean())})
+            writer.log_metrics(index + 1, {"loss": loss, "ell_ce": loss, "reg_ac": float(values["reg_ac"].mean())})
     return folder
 
 
@@ -80,7 +80,7 @@ def write_history(folder: Path, fields: dict[str, np.ndarray]) -> Path:
 def rushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four runs with long names: in one, losses fall by decades, and all samples go to consistency at once."""
     root = tmp_path_factory.mktemp("rushed")
-    runs = [example_run(root / f"unet-of-a-long-name-number-{place}", seed=place, slices=40) for place in range(4)]
+    runs = [example_run(root / f"unet-of-a-long-name-number-{index}", seed=index, slices=40) for index in range(4)]
     for run in runs:
         scores = [replace(score, convention="other") for score in run.scores("test-strict")]
         with RunWriter(run.folder, resume=True) as writer:
@@ -161,8 +161,8 @@ def test_four_runs_and_their_differences_fit_beside_each_other(browser: Any, rus
     cells = tables.first.locator("tbody tr").first.locator("td")
     assert cells.count() == 4
     assert cells.first.locator(".difference").count() == 0
-    for place, difference in enumerate(rows[0]["differences"], start=1):
-        text = cells.nth(place).inner_text().replace("−", "-")
+    for index, difference in enumerate(rows[0]["differences"], start=1):
+        text = cells.nth(index).inner_text().replace("−", "-")
         assert f"{100 * difference['mean']:+.2f}" in text
         assert f"{100 * difference['low']:.2f} to {100 * difference['high']:.2f}" in text
         assert "p = " in text
@@ -174,8 +174,8 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of five runs, the last two of another data set, with patients of the same names and fewer slices."""
     root = tmp_path_factory.mktemp("five")
     runs = [
-        example_run(root / f"unet-of-a-long-name-{place}", slices=8 if place < 5 else 6, epochs=3).folder
-        for place in range(7)
+        example_run(root / f"unet-of-a-long-name-{index}", slices=8 if index < 5 else 6, epochs=3).folder
+        for index in range(7)
     ]
     for run in runs[5:]:
         path = run / "data.json"
@@ -204,7 +204,7 @@ def test_data_sets_are_told_apart(browser: Any, five: Path):
         in page.locator("#scores").inner_text()
     )
     tables = page.locator("#scores .score")
-    assert [tables.nth(place).locator(".chip").first.inner_text() for place in range(4)] == ["example"] * 2 + [
+    assert [tables.nth(index).locator(".chip").first.inner_text() for index in range(4)] == ["example"] * 2 + [
         "elsewhere"
     ] * 2
     assert "differences to unet-of-a-long-name-5" in tables.nth(2).locator("caption").inner_text()
@@ -502,7 +502,7 @@ def test_a_folder_that_lost_something_says_so_aloud(browser: Any, folder: Path):
     opened.context.close()
 
 
-def test_it_prints(reader: Reader):
+def test_print_layout(reader: Reader):
     page = reader.page
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible()
@@ -536,11 +536,11 @@ def test_accessibility(browser: Any, folder: Path, axe: str, scheme: str, where:
     for detail in opened.page.locator("main details").all():
         detail.evaluate("one => { one.open = true; }")
     opened.page.evaluate(axe + "; undefined")
-    found = opened.page.evaluate("axe.run(document).then(result => JSON.stringify(result.violations))")
+    violations = opened.page.evaluate("axe.run(document).then(result => JSON.stringify(result.violations))")
     opened.context.close()
     grave = [
         (entry["id"], entry["impact"], [node["html"][:120] for node in entry["nodes"][:3]])
-        for entry in json.loads(found)
+        for entry in json.loads(violations)
         if entry["impact"] in ("serious", "critical")
     ]
     assert grave == []

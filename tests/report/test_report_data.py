@@ -89,9 +89,9 @@ def test_weights_without_consistency_send_nothing_there(tmp_path: Path):
     fields = {name: run.history[name] for name in ("ell_ce", "beta")}
     (tmp_path / "run" / "history.bin").unlink()
     with RunWriter(tmp_path / "run", resume=True) as writer:
-        for place in range(4):
-            values = {name: series[place] for name, series in fields.items()}
-            writer.log_history(place + 1, np.arange(18), reg_ac=np.zeros(18), **values)
+        for index in range(4):
+            values = {name: series[index] for name, series in fields.items()}
+            writer.log_history(index + 1, np.arange(18), reg_ac=np.zeros(18), **values)
     [part] = collect([tmp_path / "run"]).data["runs"]
     assert part["headline"]["weighs"] == "ce"
     assert "sparse_low" not in part["headline"]
@@ -105,10 +105,10 @@ def test_scores_side_by_side(folders: list[Path], report: Report):
     assert (dice["unit"], hd95["unit"]) == ("", "mm")
     mean, liver, _ = dice["rows"]
     assert (mean["label"], liver["class_name"]) == (None, "liver")
-    for place, folder in enumerate(folders[:2]):
+    for index, folder in enumerate(folders[:2]):
         scores = [score for score in Run(folder).scores("test-strict") if score.metric == "dice"]
-        assert mean["cells"][place]["mean"] == pytest.approx(np.mean([score.value for score in scores]), abs=1e-5)
-        assert mean["cells"][place]["low"] <= mean["cells"][place]["mean"] <= mean["cells"][place]["high"]
+        assert mean["cells"][index]["mean"] == pytest.approx(np.mean([score.value for score in scores]), abs=1e-5)
+        assert mean["cells"][index]["low"] <= mean["cells"][index]["mean"] <= mean["cells"][index]["high"]
     [difference] = mean["differences"]
     assert difference["mean"] == pytest.approx(mean["cells"][1]["mean"] - mean["cells"][0]["mean"], abs=1e-5)
     assert difference["patients"] == 3
@@ -220,7 +220,7 @@ def test_pictures_of_suspects_come_first(tmp_path: Path):
     assert report.data["pictures"][0]["predictions"] == {}
 
 
-def test_what_is_missing_is_said(report: Report):
+def test_missing_parts_are_listed(report: Report):
     parts = {entry["part"]: entry for entry in report.data["runs"][2]["missing"]}
     assert parts["scores"]["why"] == "there is none"
     assert "adawac evaluate" in parts["gallery"]["remedy"]
@@ -289,9 +289,9 @@ def test_advice_and_commands_are_for_the_runs_at_hand(tmp_path: Path):
         fields["beta"][:] = np.linspace(0.5, 0.01, len(history))[:, None]
         (folder / "history.bin").unlink()
         with RunWriter(folder, resume=True) as writer:
-            for place in range(len(history)):
-                values = {name: series[place] for name, series in fields.items()}
-                writer.log_history(place + 1, np.arange(30), **values)
+            for index in range(len(history)):
+                values = {name: series[index] for name, series in fields.items()}
+                writer.log_history(index + 1, np.arange(30), **values)
     data = collect(folders).data
     remarks = [run["suspects_remark"] for run in data["runs"]]
     assert "Try method.hold_epochs=3, or" in remarks[0]
@@ -316,7 +316,7 @@ def test_names_tell_runs_apart(tmp_path: Path):
     assert [run["name"] for run in twice.data["runs"]] == ["c (1)", "c (2)"]
 
 
-def test_the_home_folder_does_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_home_folder_is_removed_from_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     example_run(tmp_path / "run", slices=4, epochs=1)
     monkeypatch.setenv("HOME", "/home/somebody")
     path = tmp_path / "run" / "config.yaml"

@@ -113,7 +113,7 @@ def test_where_it_cannot_be_written(tmp_path: Path):
         write_report(run, tmp_path / "run" / "run.json" / "report.html")
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for name in ("one", "two"):
         example_run(tmp_path / name, slices=4, epochs=2)
     out = tmp_path / "new" / "report.html"

@@ -69,7 +69,7 @@ def test_a_jump_is_found_where_it_is():
     assert "β rose from 0.10 to 0.95 between epochs 20 and 21, while 0.02 was usual" in suspect.reason
 
 
-def test_a_jump_of_everybody_or_at_the_beginning_is_none():
+def test_a_jump_of_all_samples_or_at_the_beginning_is_not_reported():
     share = share_of()
     beta, ell_ce = histories(share)
     beta[:3] = 0.5
@@ -96,7 +96,7 @@ def test_short_histories_and_samples_without_labels(epochs: int):
     assert {suspect.row for suspect in suspects} <= {1}
 
 
-def test_unseen_samples_are_passed_over():
+def test_unseen_samples_are_ignored():
     share = share_of()
     beta, ell_ce = histories(share)
     rng = np.random.default_rng(0)
@@ -184,14 +184,14 @@ def test_unlearned_labels_do_not_hide_each_other():
     assert {suspect.row for suspect in find_suspects(share, EPOCHS, beta, ell_ce)} == set(wrong)
 
 
-def test_where_all_are_alike_some_percent_more_are_nothing():
+def test_small_differences_between_similar_samples_are_not_reported():
     share = share_of(dense=50)
     beta, ell_ce = histories(share)
     ell_ce[:, 7] *= 1.3
     assert find_suspects(share, EPOCHS, beta, ell_ce) == []
 
 
-def test_what_speaks_of_the_label_comes_before_a_jump():
+def test_suspects_about_labels_come_before_jumps():
     share = share_of(dense=40)
     beta, ell_ce = histories(share)
     ell_ce[:, 5] = 8.0
@@ -210,7 +210,7 @@ def test_without_a_consistency_term_nothing_is_sent_there():
     assert [suspect.row for suspect in find_suspects(share, EPOCHS, beta, ell_ce, reg_ac + 0.1)] == [8]
 
 
-def test_late_is_a_tenth():
+def test_late_epochs_are_a_tenth():
     assert [late_epochs(count) for count in (0, 1, 9, 10, 150, 360)] == [1, 1, 1, 1, 15, 20]
     values = np.array([[1.0, np.nan], [3.0, np.nan]])
     np.testing.assert_array_equal(late_mean(values), [3, np.nan])

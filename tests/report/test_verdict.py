@@ -73,7 +73,7 @@ def test_held_weights_begin_where_they_move():
         (1.0, "almost perfectly"),
     ],
 )
-def test_how_well_in_words(auc: float, words: str):
+def test_separation_in_words(auc: float, words: str):
     assert f"label-sparse samples {words} (AUC {auc:.2f})." in str(describe([[0.4] * 4, [0.1, 0.2, 0.3, 0.4]], auc=auc))
 
 
@@ -97,7 +97,7 @@ def test_nothing_where_beta_does_not_move_between_the_two(beta: Any, reg_ac: flo
     assert describe(beta, auc=0.5, reg_ac=reg_ac) is None
 
 
-def test_of_a_run(tmp_path):
+def test_verdict_of_a_run(tmp_path):
     run = example_run(tmp_path / "run", slices=10)
     said = describe_weights(run, read_curves(run))
     assert said is not None

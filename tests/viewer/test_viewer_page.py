@@ -86,18 +86,18 @@ def test_the_keyboard_alone_reaches_everything(reader: Reader):
 def test_grey_values_are_chosen_by_hand_or_by_name(reader: Reader):
     reader.show("axial")
     page = reader.page
-    place = reader.canvas_place((AFFINE @ (20, 5, 9, 1))[:3], 0)  # 300
+    pixel = reader.canvas_place((AFFINE @ (20, 5, 9, 1))[:3], 0)  # 300
     page.get_by_label("Window").select_option("full")
     assert page.get_by_label("White at").input_value() == "1000"
-    assert reader.picture()[place] == pytest.approx(0.3 * 255, abs=4)
+    assert reader.picture()[pixel] == pytest.approx(0.3 * 255, abs=4)
     page.get_by_label("Black at").fill("100")
     page.get_by_label("White at").fill("500")
     page.get_by_label("White at").blur()
-    assert reader.picture()[place] == pytest.approx(0.5 * 255, abs=4)
+    assert reader.picture()[pixel] == pytest.approx(0.5 * 255, abs=4)
     assert page.get_by_label("Window").input_value() == "own"
     page.get_by_label("Black at").fill("900")  # above white: not taken
     page.get_by_label("Black at").blur()
-    assert reader.picture()[place] == pytest.approx(0.5 * 255, abs=4)
+    assert reader.picture()[pixel] == pytest.approx(0.5 * 255, abs=4)
 
 
 def test_several_layers(browser: Any, folder: Path):
@@ -168,7 +168,7 @@ def test_the_policy_stops_a_script_that_gets_in(reader: Reader):
     reader.complaints.clear()
 
 
-def test_a_scan_that_has_gone_is_told(browser: Any, tmp_path: Path):
+def test_message_when_the_scan_is_gone(browser: Any, tmp_path: Path):
     with serve(make_scan(tmp_path / "scan.nii")) as viewer:
         (tmp_path / "scan.nii").unlink()
         page = browser.new_page()
@@ -178,7 +178,7 @@ def test_a_scan_that_has_gone_is_told(browser: Any, tmp_path: Path):
         page.close()
 
 
-def test_a_browser_without_webgl_is_told(browser: Any, folder: Path):
+def test_message_without_webgl(browser: Any, folder: Path):
     with serve(folder / "scan.nii.gz") as viewer:
         page = browser.new_page()
         page.add_init_script("HTMLCanvasElement.prototype.getContext = () => null")
@@ -202,11 +202,11 @@ def test_accessibility(browser: Any, folder: Path, axe: str, scheme: str, width:
     )
     opened.page.locator("#keys-section").evaluate("one => { one.open = true; }")
     opened.page.evaluate(axe + "; undefined")
-    found = opened.page.evaluate("axe.run(document).then(result => JSON.stringify(result.violations))")
+    violations = opened.page.evaluate("axe.run(document).then(result => JSON.stringify(result.violations))")
     opened.close()
     grave = [
         (entry["id"], entry["impact"], [node["html"][:120] for node in entry["nodes"][:3]])
-        for entry in json.loads(found)
+        for entry in json.loads(violations)
         if entry["impact"] in ("serious", "critical")
     ]
     assert grave == []

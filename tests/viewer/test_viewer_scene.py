@@ -68,7 +68,7 @@ def test_of_a_series_of_volumes_the_first_is_shown_and_that_is_said(tmp_path: Pa
     ],
     ids=["int32", "uint32", "2D", "one volume of 4D"],
 )
-def test_what_the_viewer_would_read_wrongly_is_written_anew(tmp_path: Path, data: Any):
+def test_what_niivue_would_misread_is_encoded_again(tmp_path: Path, data: Any):
     scene = build_scene(save(tmp_path / "scan.nii", data))
     assert np.asarray(volume(scene).dataobj).reshape(data.shape) == pytest.approx(data)
     assert scene.notes == ()
@@ -130,7 +130,7 @@ def test_a_dicom_series_by_its_folder_or_a_file(tmp_path: Path, by_file: bool):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.float32, np.float64])
-def test_any_label_values_become_places_of_classes(tmp_path: Path, scan: Path, dtype: Any):
+def test_any_label_values_become_class_indices(tmp_path: Path, scan: Path, dtype: Any):
     data = np.zeros(SHAPE, dtype)
     data[:3], data[3:5], data[5] = 100, 20, 7
     scene = build_scene(scan, [save(tmp_path / "truth.nii.gz", data)])
@@ -167,8 +167,8 @@ def test_names_from_the_file_that_predict_writes(tmp_path: Path, scan: Path):
 
 
 def test_names_from_the_header_that_predict_writes(tmp_path: Path, scan: Path):
-    own = nib.load(scan)
-    where = Volume(shape=SHAPE, affine=AFFINE, channels=1, header=own.header, blocks=lambda: iter([]), files=(scan,))
+    image = nib.load(scan)
+    where = Volume(shape=SHAPE, affine=AFFINE, channels=1, header=image.header, blocks=lambda: iter([]), files=(scan,))
     write_labels(
         tmp_path / "case.nii.gz", block(3), where, class_table(["background", "a", "b", "größe"], [0, 1, 2, 3])
     )
@@ -188,7 +188,7 @@ def test_names_from_a_data_set(tmp_path: Path, scan: Path, labels: dict[str, Any
 @pytest.mark.parametrize(
     "text", ["{", "[]", "7", '{"classes": 7}', '{"classes": [{"index": "x"}]}', '{"classes": [1]}', "[" * 100_000]
 )
-def test_another_file_of_that_name_is_passed_over(tmp_path: Path, scan: Path, text: str):
+def test_unrelated_json_beside_a_label_map_is_ignored(tmp_path: Path, scan: Path, text: str):
     path = save(tmp_path / "case.nii.gz", block())
     (tmp_path / "case.json").write_text(text)
     assert [entry["name"] for entry in build_scene(scan, [path]).description["classes"]] == [""]
@@ -255,7 +255,7 @@ def test_a_broken_scan(tmp_path: Path):
         build_scene(tmp_path / "picture.png")
 
 
-def test_colours_are_no_scan(tmp_path: Path):
+def test_rgb_images_are_not_scans(tmp_path: Path):
     data = np.zeros(SHAPE, np.dtype([("R", "u1"), ("G", "u1"), ("B", "u1")]))
     with pytest.raises(DataError, match=r"Expected numbers, but got voxels of type .* in .*colours\.nii"):
         build_scene(save(tmp_path / "colours.nii", data))
@@ -271,7 +271,7 @@ def test_a_folder_of_several_scans(tmp_path: Path):
 
 
 @pytest.mark.parametrize("value", [0.5, np.nan, np.inf])
-def test_fractions_are_no_labels(tmp_path: Path, scan: Path, value: float):
+def test_fractions_in_a_label_map_are_refused(tmp_path: Path, scan: Path, value: float):
     data = block(dtype=np.float32)
     data[0, 0, 0] = value
     with pytest.raises(DataError, match=r"Expected whole numbers in a label map, but got fractions or NaN in .*l\.nii"):
@@ -312,7 +312,7 @@ def test_the_page_has_no_inline_script_or_style_which_its_policy_would_stop():
     assert not re.findall(r"https?://", page)
 
 
-def test_a_scan_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unreadable_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "closed.nii").write_text("no NIfTI at all")
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(DataError, match=r"closed\.nii is not readable\. Change its permissions"):

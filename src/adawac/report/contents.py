@@ -15,15 +15,7 @@ from adawac.errors import AdawacError, RunError
 from adawac.figures.style import class_colour, colour_map
 from adawac.report.blobs import Blobs, Ints, draw_picture, encode_atlas, thin
 from adawac.report.score_table import compare_scores
-from adawac.report.suspects import (
-    KINDS,
-    Findings,
-    Suspect,
-    examine_samples,
-    has_consistency,
-    late_mean,
-    split_by_label,
-)
+from adawac.report.suspects import KINDS, Findings, Suspect, examine_samples, has_consistency, late_mean, split_by_label
 from adawac.report.verdict import describe_weights
 from adawac.runs import Gallery, Run
 from adawac.runs.environment import scrub

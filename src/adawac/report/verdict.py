@@ -17,12 +17,7 @@ _TELLS = (
     (0.95, "well"),
     (np.inf, "almost perfectly"),
 )
-_ORDERS = (
-    (0.3, "another"),
-    (0.6, "a roughly similar"),
-    (0.9, "a similar"),
-    (np.inf, "nearly the same"),
-)
+_ORDERS = ((0.3, "another"), (0.6, "a roughly similar"), (0.9, "a similar"), (np.inf, "nearly the same"))
 
 
 def describe_weights(run: Run, curves: dict[str, Any]) -> str | None:
