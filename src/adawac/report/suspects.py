@@ -108,20 +108,20 @@ def examine_samples(
         return Findings(suspects=[], remark="")
     sparse, dense = split_by_label(share)
     late_ce = late_mean(ell_ce)
-    rules: list[tuple[str, Iterator[Accused], Array]] = [
-        ("dense-high-ce", _dense_with_high_ce(share, dense, late_ce, len(epochs)), dense),
-        ("empty-high-ce", _empty_with_high_ce(sparse, dense, late_ce, len(epochs)), sparse),
+    rules: list[tuple[str, Iterator[Accused], int]] = [
+        ("dense-high-ce", _dense_with_high_ce(share, dense, late_ce, len(epochs)), int(dense.sum())),
+        ("empty-high-ce", _empty_with_high_ce(sparse, dense, late_ce, len(epochs)), int(sparse.sum())),
     ]
     seen = beta[np.isfinite(beta)]
     if seen.size and np.ptp(seen) > 1e-6:  # beta that does not move says nothing
-        rules.append(("beta-jump", _jumps(epochs, beta), np.isfinite(beta).any(axis=0)))
+        rules.append(("beta-jump", _jumps(epochs, beta), int(np.isfinite(beta).any(axis=0).sum())))
         if reg_ac is None or has_consistency(reg_ac):
             sent = _dense_to_consistency(share, dense, late_mean(beta), len(epochs))
-            rules.insert(0, ("dense-to-consistency", sent, dense))
+            rules.insert(0, ("dense-to-consistency", sent, int(dense.sum())))
     suspects: list[Suspect] = []
     crowds: list[tuple[str, int, int]] = []
-    for kind, rule, looked_at in rules:
-        accused, total = list(rule), int(looked_at.sum())
+    for kind, rule, total in rules:
+        accused = list(rule)
         if len(accused) > max(_CROWD * total, _FEW):
             crowds.append((kind, len(accused), total))
         else:
@@ -207,7 +207,7 @@ def _compare_with_like(logs: Array) -> tuple[Array, Array]:
 
 def _dense_to_consistency(share: Array, dense: Array, late: Array, epochs: int) -> Iterator[Accused]:
     shares = np.sort(share[dense])
-    for row in np.flatnonzero(dense & (late < 0.5)):
+    for row in np.flatnonzero(dense & (late < 0.5)).tolist():
         at_most = float(np.searchsorted(shares, share[row], "right") / len(shares))  # share of those with no more
         score = (1 - 2 * late[row]) * at_most
         if score >= _PLAIN:
@@ -222,7 +222,7 @@ def _empty_with_high_ce(sparse: Array, dense: Array, late: Array, epochs: int) -
     losses = np.sort(late[dense & np.isfinite(late)])
     if not len(losses):
         return
-    for row in np.flatnonzero(sparse & np.isfinite(late)):
+    for row in np.flatnonzero(sparse & np.isfinite(late)).tolist():
         above = float(np.searchsorted(losses, late[row], "left") / len(losses))
         if above >= _BUSIER:
             reason = (
@@ -242,7 +242,7 @@ def _jumps(epochs: Array, beta: Array) -> Iterator[Accused]:
     steps = np.where(known, steps, 0)
     usual = np.array([np.median(row[seen]) if seen.any() else 0 for row, seen in zip(steps, known, strict=True)])
     excess = steps - usual[:, None]
-    for row in np.flatnonzero(excess.max(axis=0) >= _JUMP):
+    for row in np.flatnonzero(excess.max(axis=0) >= _JUMP).tolist():
         step = int(excess[:, row].argmax())
         now = step + first
         before, after = float(beta[now - 1, row]), float(beta[now, row])
