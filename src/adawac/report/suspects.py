@@ -112,8 +112,7 @@ def examine_samples(
         ("dense-high-ce", _dense_with_high_ce(share, dense, late_ce, len(epochs)), int(dense.sum())),
         ("empty-high-ce", _empty_with_high_ce(sparse, dense, late_ce, len(epochs)), int(sparse.sum())),
     ]
-    seen = beta[np.isfinite(beta)]
-    if seen.size and np.ptp(seen) > 1e-6:  # beta that does not move says nothing
+    if varies(beta):  # beta that does not move says nothing
         rules.append(("beta-jump", _jumps(epochs, beta), int(np.isfinite(beta).any(axis=0).sum())))
         if reg_ac is None or has_consistency(reg_ac):
             sent = _dense_to_consistency(share, dense, late_mean(beta), len(epochs))
@@ -155,6 +154,12 @@ def late_mean(values: Array) -> npt.NDArray[np.float64]:
     seen = np.isfinite(last)
     count = seen.sum(axis=0)
     return np.where(count > 0, np.where(seen, last, 0).sum(axis=0) / np.maximum(count, 1), np.nan)
+
+
+def varies(values: Array) -> bool:
+    """Return whether the finite values differ."""
+    seen = values[np.isfinite(values)]
+    return bool(seen.size and np.ptp(seen) > 1e-6)
 
 
 def has_consistency(reg_ac: Array) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adawac.figures.style import Array, colour_map
+from adawac.report.suspects import varies
 from adawac.runs import Run
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableTyp
         return Text("The atlas of β begins with the first epoch.", style="dim")
     share = np.nan_to_num(run.samples.fraction[:, 1:].sum(axis=1), nan=-1)
     beta = run.history["beta"][:, : len(share)].T.astype(np.float64)
-    if not np.isfinite(beta).any() or np.ptp(beta[np.isfinite(beta)]) < 1e-6:
+    if not varies(beta):
         return Text("The method of this run does not move β.", style="dim")
     order = np.argsort(share, kind="stable")
     sparse = int((share[order] <= 0).sum())
