@@ -69,47 +69,47 @@ def test_golden_tables(outcome_run, convention, capsys):
 def test_json_has_the_numbers_of_the_tables(outcome_run, capsys):
     words = ["evaluate", str(outcome_run.folder), "--convention", "adawac", "--workers", "0", "--gallery", "0"]
     assert run([*words, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["evaluations"]
-    assert found["num_cases"] == 5
-    for place, name in enumerate(("organ", "lesion", "mean")):
+    (evaluation,) = json.loads(capsys.readouterr().out)["evaluations"]
+    assert evaluation["num_cases"] == 5
+    for index, name in enumerate(("organ", "lesion", "mean")):
         for metric, expected in zip(("dice", "hd95"), GOLDEN["adawac"][name], strict=True):
-            summary = found["metrics"][metric][place]
+            summary = evaluation["metrics"][metric][index]
             assert summary["class_name"] == name
             assert summary["mean"] * (100 if metric == "dice" else 1) == pytest.approx(expected)
-    assert found["slices"][-1]["sparse_found"] == 1
-    assert set(found["groups"]) == {"ill", "well"}
+    assert evaluation["slices"][-1]["sparse_found"] == 1
+    assert set(evaluation["groups"]) == {"ill", "well"}
     assert Run(outcome_run.folder).galleries == []
 
 
 def test_every_format_reads_back(several, tmp_path, capsys):
     words = ["evaluate", *map(str, several), "--workers", "0", "--gallery", "0", "--out"]
-    found = {}
+    texts = {}
     for ending in ("csv", "json", "md", "tex"):
         path = tmp_path / "tables" / f"table.{ending}"
         assert run([*words, str(path)]) == 0
-        found[ending] = path.read_text()
+        texts[ending] = path.read_text()
     capsys.readouterr()
-    everything = json.loads(found["json"])
+    everything = json.loads(texts["json"])
     means = {
-        (one["run"], metric, row["class_name"]): row["mean"]
-        for one in everything["evaluations"]
-        for metric, rows in one["metrics"].items()
+        (evaluation["run"], metric, row["class_name"]): row["mean"]
+        for evaluation in everything["evaluations"]
+        for metric, rows in evaluation["metrics"].items()
         for row in rows
     }
-    rows = list(csv.DictReader(found["csv"].splitlines()))
+    rows = list(csv.DictReader(texts["csv"].splitlines()))
     assert {(row["run"], row["metric"], row["class_name"]): float(row["mean"]) for row in rows} == means
     markdown = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in found["md"].splitlines()
+        for line in texts["md"].splitlines()
         if line.startswith("| ")
     ]
     latex = [
         [cell.strip() for cell in line.removesuffix(r"\\").split(" & ")]
-        for line in found["tex"].splitlines()
+        for line in texts["tex"].splitlines()
         if line.endswith(r"\\")
     ]
     assert len(markdown) == len(latex) > 30
-    assert found["tex"].count(r"\begin{tabular}") == found["tex"].count(r"\end{tabular}") == found["md"].count("### ")
+    assert texts["tex"].count(r"\begin{tabular}") == texts["tex"].count(r"\end{tabular}") == texts["md"].count("### ")
     for mean in (means[str(folder), "dice", "organ"] for folder in several):
         assert any(row[0] == "organ" and row[1].startswith(f"{100 * mean:.2f} ± ") for row in markdown)
         assert any(row[0] == "organ" and row[1].startswith(rf"{100 * mean:.2f} $\pm$ ") for row in latex)
@@ -118,45 +118,46 @@ def test_every_format_reads_back(several, tmp_path, capsys):
 
 
 def test_several_runs_are_grouped_and_compared(several):
-    found = evaluate(several, workers=0, gallery=0)
-    groups = by_configuration(found)
-    assert {name: [one.label for one in own] for name, own in groups.items()} == {
+    evaluations = evaluate(several, workers=0, gallery=0)
+    groups = by_configuration(evaluations)
+    assert {name: [evaluation.label for evaluation in group] for name, group in groups.items()} == {
         "baseline": ["baseline-1"],
         "adawac": ["adawac-1", "adawac-2"],
     }
-    seeds = {(one.configuration, one.metric, one.class_name): one for one in over_seeds(found)}
-    means = [one.summaries["dice"][-1].mean for one in found]
+    seeds = {(seeds.configuration, seeds.metric, seeds.class_name): seeds for seeds in over_seeds(evaluations)}
+    means = [evaluation.summaries["dice"][-1].mean for evaluation in evaluations]
     adawac = seeds["adawac", "dice", "mean"]
     assert adawac.mean == pytest.approx((means[1] + means[2]) / 2)
     assert adawac.std == pytest.approx(abs(means[1] - means[2]) / math.sqrt(2))
     assert math.isnan(seeds["baseline", "dice", "mean"].std)
-    comparisons = {(one.metric, one.class_name): one for one in compare(found)}
+    comparisons = {(comparison.metric, comparison.class_name): comparison for comparison in compare(evaluations)}
     lesion = comparisons["dice", "lesion"]
     assert (lesion.first, lesion.second) == ("baseline", "adawac")
     assert lesion.difference.num_patients == 3
     assert lesion.difference.mean > 0.2
     assert lesion.difference.p_value == pytest.approx(2 / 2**3)  # all three patients gain: as extreme as can be
     by_hand = {}
-    for score in (score for one in found[1:] for score in one.scores):
+    for score in (score for evaluation in evaluations[1:] for score in evaluation.scores):
         if (score.metric, score.label) == ("dice", 2):
             by_hand.setdefault(score.patient, []).append(score.value)
     zeros = {
-        patient: sum(own) / len(own)
-        for patient, own in (
-            (p, [s.value for s in found[0].scores if (s.metric, s.label, s.patient) == ("dice", 2, p)]) for p in by_hand
+        patient: sum(values) / len(values)
+        for patient, values in (
+            (p, [s.value for s in evaluations[0].scores if (s.metric, s.label, s.patient) == ("dice", 2, p)])
+            for p in by_hand
         )
     }
-    gained = {patient: sum(own) / len(own) for patient, own in by_hand.items()}
+    gained = {patient: sum(values) / len(values) for patient, values in by_hand.items()}
     assert lesion.difference.mean == pytest.approx(paired_difference(zeros, gained).mean)
 
 
-def test_runs_that_differ_in_a_setting_are_no_seeds(varied, tmp_path):
+def test_runs_that_differ_in_a_setting_are_not_seeds(varied, tmp_path):
     runs = [
         make_run(tmp_path / "narrow", varied, size=(9, 9), seed=1),
         make_run(tmp_path / "wide", varied, size=(12, 12), seed=2),
     ]
-    found = evaluate(runs, workers=0, gallery=0)
-    assert list(by_configuration(found)) == ["adawac [narrow]", "adawac [wide]"]
+    evaluations = evaluate(runs, workers=0, gallery=0)
+    assert list(by_configuration(evaluations)) == ["adawac [narrow]", "adawac [wide]"]
 
 
 def test_comparison_on_the_console(several, capsys):
@@ -188,13 +189,13 @@ def files(folder):
 
 def test_a_store_that_is_gone(tmp_path, capsys):
     store = make_store(tmp_path / "store", outcome_cases() | training_cases())
-    own = make_run(tmp_path / "run", store).folder
+    folder = make_run(tmp_path / "run", store).folder
     shutil.move(tmp_path / "store", tmp_path / "moved")
-    before = files(own)
-    refuse([own], r"store no longer exists\. Give its new path with --data", capsys)
-    refuse([own, "--data", tmp_path / "nowhere"], r"nowhere is not there\. Correct the path", capsys)
-    assert files(own) == before
-    assert run(["evaluate", str(own), "--data", str(tmp_path / "moved"), "--workers", "0", "--gallery", "0"]) == 0
+    before = files(folder)
+    refuse([folder], r"store no longer exists\. Give its new path with --data", capsys)
+    refuse([folder, "--data", tmp_path / "nowhere"], r"nowhere is not there\. Correct the path", capsys)
+    assert files(folder) == before
+    assert run(["evaluate", str(folder), "--data", str(tmp_path / "moved"), "--workers", "0", "--gallery", "0"]) == 0
 
 
 def test_runs_that_cannot_be_evaluated(outcome_run, outcomes, tmp_path, capsys):
@@ -210,7 +211,7 @@ def test_runs_that_cannot_be_evaluated(outcome_run, outcomes, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("option", "count", "least"), [("batch-size", 0, 1), ("batch-size", -5, 1), ("gallery", -3, 0)]
 )
-def test_counts_that_are_none(outcome_run, option, count, least, capsys):
+def test_counts_below_the_least_are_refused(outcome_run, option, count, least, capsys):
     name = option.replace("-", "_")
     refuse(
         [outcome_run.folder, f"--{option}", count], rf"Expected {name} to be {least} or more, but got {count}", capsys
@@ -253,7 +254,7 @@ def test_a_run_folder_that_cannot_be_written(outcome_run, capsys):
 def test_names_from_files_cannot_steer_the_terminal(tmp_path, capsys):
     drawn = random_cases(2) | training_cases()
     store = make_store(tmp_path / "store", drawn, classes=("or\x1b[31mgan", "le|s_ion\n"))
-    own = make_run(tmp_path / "run", store).folder
-    assert run(["evaluate", str(own), "--workers", "0", "--gallery", "0", "--out", str(tmp_path / "t.md")]) == 0
+    folder = make_run(tmp_path / "run", store).folder
+    assert run(["evaluate", str(folder), "--workers", "0", "--gallery", "0", "--out", str(tmp_path / "t.md")]) == 0
     assert "\x1b" not in capsys.readouterr().out
     assert r"le\|s_ion" in (tmp_path / "t.md").read_text()

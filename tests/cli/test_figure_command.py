@@ -44,9 +44,9 @@ def test_slices_are_chosen_by_score_or_id(runs, tmp_path) -> None:
     out = tmp_path / "a.svg"
     assert adawac(["figure", runs[0], "overlays", "--pick", "best", "--count", "1", "--out", str(out)]) == 0
     assert "Best 1 of 3 slices" in out.read_text()
-    one = next(iter(Run(runs[0]).gallery("test")))
-    assert adawac(["figure", runs[0], "overlays", "--id", one, "--gallery", "test", "--out", str(out)]) == 0
-    assert one.split("/")[2] in out.read_text()
+    sample = next(iter(Run(runs[0]).gallery("test")))
+    assert adawac(["figure", runs[0], "overlays", "--id", sample, "--gallery", "test", "--out", str(out)]) == 0
+    assert sample.split("/")[2] in out.read_text()
 
 
 def test_the_list_says_what_each_figure_shows(capsys) -> None:

@@ -50,7 +50,7 @@ def test_it_opens_the_browser_and_ends_with_ctrl_c(
 
 def test_without_a_browser(scan: Path, opened: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(["view", str(scan), "--no-browser"]) == 0
-    assert [one[:15] for one in opened] == ["<!DOCTYPE html>"]
+    assert [page[:15] for page in opened] == ["<!DOCTYPE html>"]
     assert capsys.readouterr().out.startswith("http://127.0.0.1:")
 
 
@@ -63,7 +63,7 @@ def test_notes_go_to_stderr(tmp_path: Path, opened: list[str], capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_no_browser_is_told_how_to_go_on(
+def test_message_without_a_browser(
     scan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool
 ):
     def fail(url: str) -> bool:

@@ -17,7 +17,7 @@ from tests.networks.lookup_network import DrawnCase, make_run, make_store
 CASES = random_cases() | training_cases()
 
 
-def test_runs_of_two_data_sets_are_no_seeds_and_share_no_patients(tmp_path):
+def test_runs_of_two_data_sets_are_not_seeds_and_share_no_patients(tmp_path):
     """Patients of both are called p0, p1, p2."""
     stores = {name: make_store(tmp_path / f"{name}-store", CASES, dataset=name) for name in ("here", "there")}
     runs = [
@@ -26,36 +26,38 @@ def test_runs_of_two_data_sets_are_no_seeds_and_share_no_patients(tmp_path):
     ]
     apart = evaluate(runs[:2], workers=0, gallery=0)
     assert list(by_configuration(apart)) == ["adawac, here", "adawac, there"]
-    assert all(one.num_seeds == 1 for one in over_seeds(apart))
+    assert all(seeds.num_seeds == 1 for seeds in over_seeds(apart))
     assert compare(apart) == []
-    found = evaluate(runs, workers=0, gallery=0)
-    assert {(one.first, one.second) for one in compare(found)} == {("adawac, there", "baseline, there")}
-    assert {one.difference.num_patients for one in compare(found)} == {3}
-    *_, seeds, last = to_tables(found)
+    evaluations = evaluate(runs, workers=0, gallery=0)
+    assert {(comparison.first, comparison.second) for comparison in compare(evaluations)} == {
+        ("adawac, there", "baseline, there")
+    }
+    assert {comparison.difference.num_patients for comparison in compare(evaluations)} == {3}
+    *_, seeds, last = to_tables(evaluations)
     assert last.title == "baseline, there minus adawac, there"
     (note,) = seeds.notes
     assert note.startswith("Tested on several data sets (here, there)")
 
 
 def test_scores_say_which_data_set_they_are_of(tmp_path):
-    own = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES, dataset="here"), size=(9, 9))
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES, dataset="here"), size=(9, 9))
     other = make_store(tmp_path / "other", random_cases(4, seed=5), dataset="there")
     for store, dataset in ((None, "here"), (other.path, "there")):
-        [one] = evaluate(own, data=store, workers=0, gallery=0)
-        assert {score.dataset for score in Run(own.folder).scores(one.name)} == {dataset}
+        [evaluation] = evaluate(run, data=store, workers=0, gallery=0)
+        assert {score.dataset for score in Run(run.folder).scores(evaluation.name)} == {dataset}
 
 
-def test_runs_on_scans_prepared_otherwise_are_no_seeds_but_share_patients(tmp_path):
+def test_runs_on_differently_preprocessed_scans_are_not_seeds_but_share_patients(tmp_path):
     runs = [
         make_run(tmp_path / name, make_store(tmp_path / f"{name}-store", CASES, **options), size=(9, 9))
         for name, options in (("plain", {}), ("scaled", {"normalisation": "min-max"}))
     ]
-    found = evaluate(runs, workers=0, gallery=0)
-    assert list(by_configuration(found)) == ["adawac [plain]", "adawac [scaled]"]
-    assert {one.difference.num_patients for one in compare(found)} == {3}
+    evaluations = evaluate(runs, workers=0, gallery=0)
+    assert list(by_configuration(evaluations)) == ["adawac [plain]", "adawac [scaled]"]
+    assert {comparison.difference.num_patients for comparison in compare(evaluations)} == {3}
 
 
-def test_where_a_store_lies_and_how_it_is_read_makes_no_other_configuration(tmp_path):
+def test_path_and_loading_of_the_store_do_not_change_the_configuration(tmp_path):
     runs = [
         make_run(tmp_path / f"{seed}", make_store(tmp_path / f"{seed}-store", CASES), size=(9, 9), seed=seed, **reading)
         for seed, reading in ((1, {}), (2, {"residence": "stream", "workers": 3}))
@@ -63,8 +65,8 @@ def test_where_a_store_lies_and_how_it_is_read_makes_no_other_configuration(tmp_
     config = runs[1].folder / "config.yaml"
     config.write_text(re.sub(r"checkpoint_every: \d+", "checkpoint_every: 7", config.read_text()))
     assert Run(runs[0].folder).settings["checkpoint_every"] != Run(runs[1].folder).settings["checkpoint_every"]
-    found = evaluate([run.folder for run in runs], workers=0, gallery=0)
-    assert [len(own) for own in by_configuration(found).values()] == [2]
+    evaluations = evaluate([run.folder for run in runs], workers=0, gallery=0)
+    assert [len(seeds) for seeds in by_configuration(evaluations).values()] == [2]
 
 
 def test_another_precision_is_another_configuration_and_other_hardware_is_not(tmp_path):
@@ -75,18 +77,23 @@ def test_another_precision_is_another_configuration_and_other_hardware_is_not(tm
         for old, new in changes.items():
             assert old in config.read_text()
             config.write_text(config.read_text().replace(old, new))
-    found = evaluate([tmp_path / name for name in hardware], workers=0, gallery=0)
-    assert {name: len(own) for name, own in by_configuration(found).items()} == {"adawac, auto": 2, "adawac, bf16": 1}
-    assert {(one.first, one.second) for one in compare(found)} == {("adawac, auto", "adawac, bf16")}
+    evaluations = evaluate([tmp_path / name for name in hardware], workers=0, gallery=0)
+    assert {name: len(seeds) for name, seeds in by_configuration(evaluations).items()} == {
+        "adawac, auto": 2,
+        "adawac, bf16": 1,
+    }
+    assert {(comparison.first, comparison.second) for comparison in compare(evaluations)} == {
+        ("adawac, auto", "adawac, bf16")
+    }
 
 
 def test_a_run_that_is_tested_elsewhere_is_another_configuration(tmp_path):
     store, other = (make_store(tmp_path / f"{name}-store", CASES, dataset=name) for name in ("here", "there"))
     runs = [make_run(tmp_path / f"{seed}", store, size=(9, 9), seed=seed) for seed in (1, 2)]
-    (own,), (elsewhere,) = (
-        evaluate(one, data=data, workers=0, gallery=0) for one, data in zip(runs, (None, other.path), strict=True)
+    (home,), (elsewhere,) = (
+        evaluate(run, data=data, workers=0, gallery=0) for run, data in zip(runs, (None, other.path), strict=True)
     )
-    assert [len(group) for group in by_configuration([own, elsewhere]).values()] == [1, 1]
+    assert [len(group) for group in by_configuration([home, elsewhere]).values()] == [1, 1]
 
 
 def test_every_comparison_has_a_table_of_its_own(tmp_path):
@@ -99,11 +106,11 @@ def test_every_comparison_has_a_table_of_its_own(tmp_path):
 
 def test_only_what_both_measured_is_compared(tmp_path):
     store = make_store(tmp_path / "store", CASES)
-    found = [
+    evaluated = [
         evaluate(make_run(tmp_path / method, store, size=(9, 9), method=method), metrics=metrics, workers=0, gallery=0)
         for method, metrics in (("baseline", ["dice", "hd95"]), ("adawac", ["dice"]))
     ]
-    assert {one.metric for one in compare([one for (one,) in found])} == {"dice"}
+    assert {comparison.metric for comparison in compare([evaluation for (evaluation,) in evaluated])} == {"dice"}
 
 
 def test_a_class_is_compared_with_its_like(tmp_path):
@@ -111,30 +118,30 @@ def test_a_class_is_compared_with_its_like(tmp_path):
         make_run(tmp_path / name, make_store(tmp_path / f"{name}-store", CASES, classes=("organ", name)), size=(9, 9))
         for name in ("lesion", "vessel")
     ]
-    found = evaluate(runs, metrics=["dice"], workers=0, gallery=0)
-    assert [one.class_name for one in compare(found)] == ["organ", "mean"]
+    evaluations = evaluate(runs, metrics=["dice"], workers=0, gallery=0)
+    assert [comparison.class_name for comparison in compare(evaluations)] == ["organ", "mean"]
 
 
 def test_a_run_counts_once(tmp_path, capsys):
-    own = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9)).folder
-    assert run(["evaluate", str(own), str(own.parent / "." / "run"), "--workers", "0"]) == 2
+    folder = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9)).folder
+    assert run(["evaluate", str(folder), str(folder.parent / "." / "run"), "--workers", "0"]) == 2
     assert "run twice: it would count as two seeds. Leave one out." in capsys.readouterr().err
-    assert Run(own).evaluations == []
+    assert Run(folder).evaluations == []
 
 
-def test_a_copied_run_is_told_to_count_twice(tmp_path):
+def test_note_about_a_copied_run_that_counts_twice(tmp_path):
     store = make_store(tmp_path / "store", CASES)
     runs = [make_run(tmp_path / f"run-{seed}", store, size=(9, 9), seed=seed) for seed in (1, 2)]
     copied = shutil.copytree(runs[0].folder, tmp_path / "copy")
     assert repeated_seeds(evaluate(runs, workers=0, gallery=0)) == []
-    found = evaluate([*runs, copied], workers=0, gallery=0)
-    assert repeated_seeds(found) == ["adawac"]
-    (seeds,) = (one for one in to_tables(found) if "over seeds" in one.title)
+    evaluations = evaluate([*runs, copied], workers=0, gallery=0)
+    assert repeated_seeds(evaluations) == ["adawac"]
+    (seeds,) = (table for table in to_tables(evaluations) if "over seeds" in table.title)
     assert seeds.notes[0].startswith("adawac: several of its runs have the same seed")
 
 
 def test_millimetres_and_voxels_are_not_compared(tmp_path):
-    lost = {name: DrawnCase(**{**vars(one), "spacing": None}) for name, one in CASES.items()}
+    lost = {name: DrawnCase(**{**vars(case), "spacing": None}) for name, case in CASES.items()}
     runs = [
         make_run(tmp_path / name, make_store(tmp_path / f"{name}-store", cases), size=(9, 9), method=method)
         for name, cases, method in (("kept", CASES, "baseline"), ("lost", lost, "adawac"))
@@ -142,37 +149,37 @@ def test_millimetres_and_voxels_are_not_compared(tmp_path):
     with pytest.raises(ConfigError, match=r"kept are in mm and those of .*lost in voxel.*--spacing voxel"):
         evaluate(runs, workers=0, gallery=0)
     assert Run(tmp_path / "kept").evaluations == []
-    assert {one.unit for one in evaluate(runs, spacing="voxel", workers=0, gallery=0)} == {"voxel"}
+    assert {evaluation.unit for evaluation in evaluate(runs, spacing="voxel", workers=0, gallery=0)} == {"voxel"}
     with pytest.raises(ConfigError, match="one unit"):
-        compare([evaluate(one, workers=0, gallery=0)[0] for one in runs])
+        compare([evaluate(run, workers=0, gallery=0)[0] for run in runs])
 
 
-def test_seeds_that_were_tested_on_other_cases_are_told(tmp_path):
+def test_note_about_seeds_tested_on_different_cases(tmp_path):
     store = make_store(
-        tmp_path / "store", {name: DrawnCase(**{**vars(one), "group": ""}) for name, one in CASES.items()}
+        tmp_path / "store", {name: DrawnCase(**{**vars(case), "group": ""}) for name, case in CASES.items()}
     )
 
     def tested(split):
         runs = [make_run(tmp_path / f"{split}-{seed}", store, size=(9, 9), seed=seed, split=split) for seed in (1, 2)]
         return evaluate(runs, workers=0, gallery=0)
 
-    def notes(found):
-        (seeds,) = (one for one in to_tables(found) if "over seeds" in one.title)
+    def notes(evaluations):
+        (seeds,) = (table for table in to_tables(evaluations) if "over seeds" in table.title)
         return seeds.notes
 
     same, others = tested("paper"), tested("stratified")
     assert notes(same) == ()
     (note,) = notes(others)
     assert note.startswith("adawac: its runs were not tested on the same cases")
-    shared = set.intersection(*({score.patient for score in one.scores} for one in (*same, *others)))
-    assert {one.difference.num_patients for one in compare([*same, *others])} == {len(shared)}
+    shared = set.intersection(*({score.patient for score in evaluation.scores} for evaluation in (*same, *others)))
+    assert {comparison.difference.num_patients for comparison in compare([*same, *others])} == {len(shared)}
 
 
-def test_what_is_not_usual_does_not_replace_the_scores_of_the_run(tmp_path):
-    own = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9))
+def test_unusual_scores_get_a_name_of_their_own(tmp_path):
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9))
     other = make_store(tmp_path / "other", random_cases(4, seed=5), dataset="Zürich_2")
     names = [
-        evaluate(own, workers=0, gallery=3, **options)[0].name
+        evaluate(run, workers=0, gallery=3, **options)[0].name
         for options in ({}, {"data": other.path}, {"tolerance": 2.5}, {"data": other.path, "spacing": "voxel"})
     ]
     assert names == [
@@ -181,21 +188,21 @@ def test_what_is_not_usual_does_not_replace_the_scores_of_the_run(tmp_path):
         "test-strict-last-within2.5",
         "test-strict-last-Z-rich-2-voxel",
     ]
-    assert Run(own.folder).evaluations == sorted(names)
-    assert {one.case for one in Run(own.folder).scores(names[0])} == {f"case-{number}" for number in range(5)}
-    assert Run(own.folder).galleries == ["test-last", "test-last-Z-rich-2", "train-last"]
+    assert Run(run.folder).evaluations == sorted(names)
+    assert {score.case for score in Run(run.folder).scores(names[0])} == {f"case-{number}" for number in range(5)}
+    assert Run(run.folder).galleries == ["test-last", "test-last-Z-rich-2", "train-last"]
     with pytest.raises(Exception, match="tolerance of 0 or more"):
-        evaluate(own, tolerance=-1)
+        evaluate(run, tolerance=-1)
 
 
-def test_a_run_that_is_not_finished_is_told(tmp_path, caplog):
-    own = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9))
-    evaluate(own, workers=0, gallery=0)
+def test_warning_about_an_unfinished_run(tmp_path, caplog):
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", CASES), size=(9, 9))
+    evaluate(run, workers=0, gallery=0)
     assert caplog.text == ""
-    writer = RunWriter(own.folder, own.config, epochs=1, resume=True)
+    writer = RunWriter(run.folder, run.config, epochs=1, resume=True)
     writer.rewind(1)
     writer.close("interrupted")
-    evaluate(own.folder, workers=0, gallery=0)
+    evaluate(run.folder, workers=0, gallery=0)
     assert "run is not finished (epoch 0 of 1)" in caplog.text
 
 

@@ -60,69 +60,73 @@ def varied_run(varied, tmp_path):
 
 
 def values(evaluation, metric, label=1):
-    found = {one.case: one.value for one in evaluation.scores if one.metric == metric and one.label == label}
-    return [found[case] for case in ORDER]
+    by_case = {
+        score.case: score.value for score in evaluation.scores if score.metric == metric and score.label == label
+    }
+    return [by_case[case] for case in ORDER]
 
 
 @pytest.mark.parametrize("convention", GOLDEN)
 def test_golden_scores_of_every_rule(outcome_run, convention):
-    (found,) = evaluate(outcome_run, convention=convention, workers=0, gallery=0)
+    (evaluation,) = evaluate(outcome_run, convention=convention, workers=0, gallery=0)
     for metric, expected in GOLDEN[convention].items():
-        np.testing.assert_allclose(values(found, metric), expected, atol=1e-12)
-        np.testing.assert_allclose(values(found, metric, label=2), 5 * [metric == "dice"])
-    assert found.unit == ("mm" if convention in ("strict", "nan") else "voxel")
+        np.testing.assert_allclose(values(evaluation, metric), expected, atol=1e-12)
+        np.testing.assert_allclose(values(evaluation, metric, label=2), 5 * [metric == "dice"])
+    assert evaluation.unit == ("mm" if convention in ("strict", "nan") else "voxel")
     for outcome, expected in (("missed", [0, 1, 0, 0, 0]), ("invented", [0, 0, 1, 1, 0]), ("absent", [0, 0, 0, 0, 1])):
-        assert values(found, outcome) == expected
-    summary = found.summaries["dice"][0]
+        assert values(evaluation, outcome) == expected
+    summary = evaluation.summaries["dice"][0]
     assert (summary.missed, summary.invented, summary.absent) == (1, 2, 1)
     assert summary.skipped == (4 if convention == "nan" else 0)
-    assert found.name == f"test-{convention}-last"
-    assert Run(outcome_run.folder).evaluations == [found.name]
+    assert evaluation.name == f"test-{convention}-last"
+    assert Run(outcome_run.folder).evaluations == [evaluation.name]
 
 
 def test_scores_in_the_run_are_those_returned(outcome_run):
-    (found,) = evaluate(str(outcome_run.folder), workers=0, gallery=0)
+    (evaluation,) = evaluate(str(outcome_run.folder), workers=0, gallery=0)
     kept = Run(outcome_run.folder).scores("test-strict-last")
     assert len(kept) == 5 * 2 * (5 + 3 + 3)  # cases, classes, metrics and outcomes and slice metrics
-    for one, other in zip(kept, found.scores, strict=True):
-        assert one == other or (math.isnan(one.value) and math.isnan(other.value))
-    assert {one.group for one in kept} == {"ill", "well"}
-    assert {(one.checkpoint, one.split, one.convention) for one in kept} == {("last", "test", "strict")}
+    for written, other in zip(kept, evaluation.scores, strict=True):
+        assert written == other or (math.isnan(written.value) and math.isnan(other.value))
+    assert {score.group for score in kept} == {"ill", "well"}
+    assert {(score.checkpoint, score.split, score.convention) for score in kept} == {("last", "test", "strict")}
 
 
-def test_what_was_scored_before_training_went_on_is_known(outcome_run):
+def test_scores_older_than_the_weights_are_outdated(outcome_run):
     folder = outcome_run.folder
     evaluate(folder, workers=0)
     assert Run(folder).outdated == {}
     saved = Run(folder).checkpoint("last")
     then = saved.state["epoch"]
     save_checkpoint(folder / "checkpoints" / "last.safetensors", saved.tensors, {**saved.state, "epoch": then + 5})
-    found = Run(folder).outdated
-    assert set(found) == {"scores/test-strict-last.csv", "gallery/test-last.npz", "gallery/train-last.npz"}
-    assert set(found.values()) == {f"of epoch {then}, but checkpoint last is of epoch {then + 5} by now"}
+    outdated = Run(folder).outdated
+    assert set(outdated) == {"scores/test-strict-last.csv", "gallery/test-last.npz", "gallery/train-last.npz"}
+    assert set(outdated.values()) == {f"of epoch {then}, but checkpoint last is of epoch {then + 5} by now"}
     evaluate(folder, workers=0)
     assert Run(folder).outdated == {}
 
 
-def test_voxels_are_asked_for_and_named(outcome_run):
-    (found,) = evaluate(outcome_run, spacing="voxel", workers=0, gallery=0)
-    assert values(found, "hd95")[1] == pytest.approx(DIAGONAL)
-    assert found.name == "test-strict-last-voxel"
+def test_distances_in_voxels_are_in_the_name(outcome_run):
+    (evaluation,) = evaluate(outcome_run, spacing="voxel", workers=0, gallery=0)
+    assert values(evaluation, "hd95")[1] == pytest.approx(DIAGONAL)
+    assert evaluation.name == "test-strict-last-voxel"
     (paper,) = evaluate(outcome_run, convention="adawac", spacing="mm", workers=0, gallery=0)
     assert paper.name == "test-adawac-last-mm"
 
 
 def test_all_metrics_are_those_of_score_volume(varied, varied_run):
     names = ("dice", "hd95", "assd", "surface_dice", "hd95_max_directed")
-    (found,) = evaluate(varied_run, metrics=[*names[:3], "surface-dice", names[4]], tolerance=2.0, workers=0, gallery=0)
-    assert found.metrics == names
-    found = {(one.case, one.label, one.metric): one.value for one in found.scores}
+    (evaluation,) = evaluate(
+        varied_run, metrics=[*names[:3], "surface-dice", names[4]], tolerance=2.0, workers=0, gallery=0
+    )
+    assert evaluation.metrics == names
+    evaluation = {(score.case, score.label, score.metric): score.value for score in evaluation.scores}
     for case in random_cases():
         prediction = predicted(varied, case, (9, 9))
         info = varied.case_info(case)
         for row in score_volume(prediction, varied.stack(case)[1], 3, info.spacing, tolerance=2.0):
             for name in names:
-                assert found[case, row.label, name] == pytest.approx(getattr(row, name), abs=1e-12)
+                assert evaluation[case, row.label, name] == pytest.approx(getattr(row, name), abs=1e-12)
 
 
 def predicted(store, case, size):
@@ -133,10 +137,10 @@ def predicted(store, case, size):
 @pytest.mark.parametrize(("workers", "batch_size"), [(1, 7), (2, 3), (2, None), (0, 1)])
 def test_processes_and_batches_change_nothing(varied_run, workers, batch_size):
     (expected,) = evaluate(varied_run, workers=0, gallery=0)
-    (found,) = evaluate(varied_run, workers=workers, batch_size=batch_size, gallery=0)
-    assert repr(found.scores) == repr(expected.scores)  # to the last bit, NaN too
+    (evaluation,) = evaluate(varied_run, workers=workers, batch_size=batch_size, gallery=0)
+    assert repr(evaluation.scores) == repr(expected.scores)  # to the last bit, NaN too
     for name in ("id", "pred", "truth", "both", "sparse"):
-        np.testing.assert_array_equal(getattr(found.slices, name), getattr(expected.slices, name))
+        np.testing.assert_array_equal(getattr(evaluation.slices, name), getattr(expected.slices, name))
 
 
 def test_flipped_images_do_not_change_a_network_that_looks_at_single_pixels(varied_run):
@@ -146,9 +150,9 @@ def test_flipped_images_do_not_change_a_network_that_looks_at_single_pixels(vari
     assert repr(flipped.scores) == repr(plain.scores)
 
 
-def test_slices_apart(outcome_run):
-    (found,) = evaluate(outcome_run, workers=0, gallery=0)
-    organ, lesion, both = found.slice_summaries
+def test_label_sparse_and_label_dense_slices_are_scored_apart(outcome_run):
+    (evaluation,) = evaluate(outcome_run, workers=0, gallery=0)
+    organ, lesion, both = evaluation.slice_summaries
     assert (organ.sparse_slices, organ.sparse_found) == (5, 1)  # invented-a, on one of five label-sparse slices
     assert organ.sparse_area == pytest.approx(3 / 5)
     assert organ.dense_slices == 3  # found, missed, invented-b
@@ -157,7 +161,7 @@ def test_slices_apart(outcome_run):
     assert (lesion.dense_slices, lesion.dense_dice, lesion.sparse_found) == (10, 1.0, 0)
     assert both.dense_slices == 10
     assert both.dense_dice == pytest.approx((7 * 1 + (0.8 + 1) / 2 + 2 * (0 + 1) / 2) / 10)
-    kept = {(one.case, one.label, one.metric): one.value for one in found.scores}
+    kept = {(score.case, score.label, score.metric): score.value for score in evaluation.scores}
     assert kept["invented-a", 1, "sparse_found"] == 1.0
     assert kept["invented-a", 1, "sparse_area"] == 3.0
     assert kept["found", 1, "dense_dice"] == pytest.approx(0.8)
@@ -166,12 +170,12 @@ def test_slices_apart(outcome_run):
 
 def test_falsely_found_areas_are_in_square_millimetres(tmp_path):
     drawn = outcome_cases() | training_cases()
-    wide = {name: DrawnCase(**{**vars(one), "spacing": (2.0, 1.5, 0.8)}) for name, one in drawn.items()}
+    wide = {name: DrawnCase(**{**vars(case), "spacing": (2.0, 1.5, 0.8)}) for name, case in drawn.items()}
     run = make_run(tmp_path / "run", make_store(tmp_path / "store", wide))
     for spacing, pixel in (("mm", 1.5 * 0.8), ("voxel", 1.0)):
-        (found,) = evaluate(run, spacing=spacing, workers=0, gallery=0)
-        assert found.slice_summaries[0].sparse_area == pytest.approx(3 / 5 * pixel)
-        table = next(one for one in to_tables([found]) if one.title.endswith(": slices"))
+        (evaluation,) = evaluate(run, spacing=spacing, workers=0, gallery=0)
+        assert evaluation.slice_summaries[0].sparse_area == pytest.approx(3 / 5 * pixel)
+        table = next(table for table in to_tables([evaluation]) if table.title.endswith(": slices"))
         assert table.header[-1] == f"mean area, {'mm²' if spacing == 'mm' else 'pixels'}"
 
 
@@ -193,37 +197,41 @@ def test_a_single_pixel_is_found_falsely():
 
 
 def test_distances_in_tables_have_three_digits(outcome_run):
-    (found,) = evaluate(outcome_run, workers=0, gallery=0)
-    table = next(one for one in to_tables([found]) if "HD95" in one.title)
+    (evaluation,) = evaluate(outcome_run, workers=0, gallery=0)
+    table = next(table for table in to_tables([evaluation]) if "HD95" in table.title)
     assert table.rows[0][-1] == f"{MM:.1f} missed"
 
 
 def test_slice_dice_is_that_of_masks(varied, varied_run):
-    (found,) = evaluate(varied_run, workers=0, gallery=0)
-    assert (found.num_cases, found.num_patients) == (5, 3)
-    assert [row[:3] for row in to_tables([found])[-1].rows] == [("a", "3", "2"), ("b", "2", "1")]  # by group
-    place = 0
+    (evaluation,) = evaluate(varied_run, workers=0, gallery=0)
+    assert (evaluation.num_cases, evaluation.num_patients) == (5, 3)
+    assert [row[:3] for row in to_tables([evaluation])[-1].rows] == [("a", "3", "2"), ("b", "2", "1")]  # by group
+    index = 0
     for case in random_cases():
         prediction, label = predicted(varied, case, (9, 9)), varied.stack(case)[1]
-        for one, other in zip(prediction, label, strict=True):
+        for predicted_slice, other in zip(prediction, label, strict=True):
             for number in (1, 2):
-                assert found.slices.dice[place, number] == pytest.approx(
-                    dice(one == number, other == number), nan_ok=True
+                assert evaluation.slices.dice[index, number] == pytest.approx(
+                    dice(predicted_slice == number, other == number), nan_ok=True
                 )
-            place += 1
+            index += 1
 
 
 def test_distances_are_measured_on_the_native_grid(tmp_path):
     drawn = random_cases(3) | training_cases()
     store = make_store(tmp_path / "store", drawn, spacing=(0.0, 1.6, 1.6), orientation="RAS")
     run = make_run(tmp_path / "run", store, size=(9, 9))
-    (found,) = evaluate(run, workers=1, gallery=0)
+    (evaluation,) = evaluate(run, workers=1, gallery=0)
     for case in random_cases(3):
         predictions = predicted(store, case, (9, 9))
         native = store.native_label(case, store.preprocessing.join(predictions))
         assert native.shape == drawn[case].label.shape != store.case_info(case).shape
         for row in score_volume(native, drawn[case].label, 3, (2.0, 1.0, 1.0)):
-            kept = {one.metric: one.value for one in found.scores if (one.case, one.label) == (case, row.label)}
+            kept = {
+                score.metric: score.value
+                for score in evaluation.scores
+                if (score.case, score.label) == (case, row.label)
+            }
             assert (kept["dice"], kept["hd95"]) == pytest.approx((row.dice, row.hd95))
 
 
@@ -245,15 +253,15 @@ def test_galleries(outcomes, outcome_run):
     table = run.samples
     assert next(iter(train)) == table.id[~table.label_sparse][0]
     assert list(train)[1] == table.id[table.label_sparse][-1]
-    assert {one.rsplit("/", 3)[0] for one in train} == {"drawn/t0", "drawn/t1"}
+    assert {sample.rsplit("/", 3)[0] for sample in train} == {"drawn/t0", "drawn/t1"}
 
 
 def test_the_worst_slice_is_in_the_gallery_and_falsely_found_ones_too(outcome_run):
-    (found,) = evaluate(outcome_run, workers=0, gallery=100)
+    (evaluation,) = evaluate(outcome_run, workers=0, gallery=100)
     ids = set(Run(outcome_run.folder).gallery("test-last"))
     assert {"drawn/p-missed/missed/0/1", "drawn/p-invented-a/invented-a/0/0"} <= ids
     assert len(Run(outcome_run.folder).gallery("train-last")) == 12  # all there are
-    assert found.slices.id.tolist()[0] == "drawn/p-found/found/0/0"
+    assert evaluation.slices.id.tolist()[0] == "drawn/p-found/found/0/0"
 
 
 def test_a_run_without_weights_of_samples_has_a_gallery_too(outcomes, tmp_path):
@@ -264,19 +272,19 @@ def test_a_run_without_weights_of_samples_has_a_gallery_too(outcomes, tmp_path):
 
 def test_parts_and_checkpoints(outcomes, tmp_path):
     run = make_run(tmp_path / "run", outcomes, checkpoints=("last", "best"))
-    (found,) = evaluate(run, part="train", checkpoint="best", workers=0, gallery=3)
-    assert found.name == "train-strict-best"
-    assert found.num_cases == 2
-    assert found.summaries["dice"][-1].mean == 1.0
-    assert found.groups == {}  # both are of one
+    (evaluation,) = evaluate(run, part="train", checkpoint="best", workers=0, gallery=3)
+    assert evaluation.name == "train-strict-best"
+    assert evaluation.num_cases == 2
+    assert evaluation.summaries["dice"][-1].mean == 1.0
+    assert evaluation.groups == {}  # both are of one
     assert Run(tmp_path / "run").galleries == ["train-best"]
 
 
 def test_groups(outcome_run):
-    (found,) = evaluate(outcome_run, workers=0, gallery=0)
-    assert set(found.groups) == {"ill", "well"}
-    assert found.groups["ill"]["dice"].mean == pytest.approx(0.5)
-    assert found.groups["well"]["dice"].num_cases == 3
+    (evaluation,) = evaluate(outcome_run, workers=0, gallery=0)
+    assert set(evaluation.groups) == {"ill", "well"}
+    assert evaluation.groups["ill"]["dice"].mean == pytest.approx(0.5)
+    assert evaluation.groups["well"]["dice"].num_cases == 3
 
 
 def test_json_has_null_for_what_is_no_number():
@@ -291,8 +299,8 @@ def test_cases_without_a_label_are_left_out(tmp_path, caplog):
     drawn = outcome_cases() | training_cases()
     drawn["unknown"] = DrawnCase(prediction=blank, label=None, patient="u")
     run = make_run(tmp_path / "run", make_store(tmp_path / "store", drawn))
-    (found,) = evaluate(run, workers=0, gallery=0)
-    assert found.num_cases == 5
+    (evaluation,) = evaluate(run, workers=0, gallery=0)
+    assert evaluation.num_cases == 5
     assert "1 of 6 test cases have no label" in caplog.text
 
 
@@ -306,11 +314,11 @@ def test_a_part_without_any_label_is_refused_with_the_others(tmp_path):
 
 def test_data_without_geometry_is_measured_in_voxels(tmp_path):
     drawn = outcome_cases() | training_cases()
-    lost = {name: DrawnCase(**{**vars(one), "spacing": None}) for name, one in drawn.items()}
+    lost = {name: DrawnCase(**{**vars(case), "spacing": None}) for name, case in drawn.items()}
     run = make_run(tmp_path / "run", make_store(tmp_path / "store", lost))
-    (found,) = evaluate(run, workers=0, gallery=0)
-    assert found.unit == "voxel"
-    assert values(found, "hd95")[1] == pytest.approx(DIAGONAL)
+    (evaluation,) = evaluate(run, workers=0, gallery=0)
+    assert evaluation.unit == "voxel"
+    assert values(evaluation, "hd95")[1] == pytest.approx(DIAGONAL)
     with pytest.raises(DataError, match="have lost it"):
         evaluate(run, spacing="mm", workers=0)
 
@@ -328,8 +336,8 @@ def test_a_patient_that_was_trained_on_is_refused(tmp_path):
 
 def test_another_store_than_the_runs_own(outcomes, outcome_run, tmp_path, caplog):
     moved = make_store(tmp_path / "elsewhere", outcome_cases() | training_cases())
-    (found,) = evaluate(outcome_run, data=moved.path, workers=0, gallery=0)
-    assert found.num_cases == 5
+    (evaluation,) = evaluate(outcome_run, data=moved.path, workers=0, gallery=0)
+    assert evaluation.num_cases == 5
     assert caplog.text == ""
     scaled = make_store(tmp_path / "scaled", outcome_cases() | training_cases(), normalisation="min-max")
     evaluate(outcome_run, data=scaled.path, workers=0, gallery=0)
@@ -399,7 +407,7 @@ def test_a_worker_that_dies_is_reported(outcomes):
             future.result()
 
 
-def test_what_goes_wrong_in_a_worker_is_told(outcomes):
+def test_errors_in_a_worker_are_reported(outcomes):
     with Scorers(1) as scorers:
         unknown = scorers.submit(outcomes.path, "nobody", np.zeros((3, 8, 8), np.uint8), Rules())
         with pytest.raises(DataError, match="'nobody'"):

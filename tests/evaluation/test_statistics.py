@@ -34,11 +34,11 @@ def drawn():
 
 
 def test_by_patient_is_the_mean_of_what_is_there(drawn):
-    found = by_patient(scores_of(drawn), "dice")
+    means = by_patient(scores_of(drawn), "dice")
     for patient in {key[0] for key in drawn}:
-        assert found[patient] == pytest.approx(np.nanmean([v for key, v in drawn.items() if key[0] == patient]))
-    one = by_patient(scores_of(drawn), "dice", label=2)
-    assert one["p3"] == pytest.approx(np.nanmean([v for key, v in drawn.items() if key[0] == "p3" and key[2] == 2]))
+        assert means[patient] == pytest.approx(np.nanmean([v for key, v in drawn.items() if key[0] == patient]))
+    of_class = by_patient(scores_of(drawn), "dice", label=2)
+    assert of_class["p3"] == pytest.approx(np.nanmean([v for k, v in drawn.items() if (k[0], k[2]) == ("p3", 2)]))
     assert by_patient(scores_of(drawn), "hd95") == {}
     assert by_patient(scores_of({("p", "c", 1): math.nan}), "dice") == {}
 
@@ -46,7 +46,7 @@ def test_by_patient_is_the_mean_of_what_is_there(drawn):
 def test_bootstrap_interval_is_the_percentiles_of_resampled_means():
     values = np.random.default_rng(0).normal(2.0, 1.0, 25).tolist()
     rng = np.random.default_rng(5)
-    means = sorted(np.mean([values[place] for place in row]) for row in rng.integers(25, size=(400, 25)))
+    means = sorted(np.mean([values[index] for index in row]) for row in rng.integers(25, size=(400, 25)))
     expected = np.percentile(means, [5, 95])
     assert bootstrap_interval(values, level=0.9, draws=400, seed=5) == pytest.approx(tuple(expected))
     assert bootstrap_interval([*values, math.nan], 0.9, 400, 5) == pytest.approx(tuple(expected))
@@ -70,15 +70,15 @@ def test_the_paired_test_is_scipys_exact_permutation_test():
     first = {f"p{k}": float(v) for k, v in enumerate(rng.random(9))}
     second = {name: value + float(rng.normal(0.1, 0.2)) for name, value in first.items()}
     alone = {"lost": 1.0, "unknown": 1.0}  # patients of one run alone, or without a number in one
-    found = paired_difference(first | alone, second | {"other": 1.0, "unknown": math.nan})
+    difference = paired_difference(first | alone, second | {"other": 1.0, "unknown": math.nan})
     pairs = [list(second.values()), list(first.values())]
     expected = stats.permutation_test(
         pairs, lambda a, b, axis: np.mean(a - b, axis=axis), permutation_type="samples", n_resamples=np.inf
     )
-    assert found.p_value == pytest.approx(expected.pvalue)
-    assert found.mean == pytest.approx(expected.statistic)
-    assert found.num_patients == 9
-    assert found.low < found.mean < found.high
+    assert difference.p_value == pytest.approx(expected.pvalue)
+    assert difference.mean == pytest.approx(expected.statistic)
+    assert difference.num_patients == 9
+    assert difference.low < difference.mean < difference.high
 
 
 def test_the_paired_test_of_many_patients_is_close_to_the_exact_one():
@@ -87,22 +87,22 @@ def test_the_paired_test_of_many_patients_is_close_to_the_exact_one():
     signs = 1 - 2 * np.array(list(itertools.product((0, 1), repeat=18)), dtype=np.int8)
     exact = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) - 1e-12)
     second = {str(k): float(v) for k, v in enumerate(differences)}
-    found = paired_difference(dict.fromkeys(second, 0.0), second).p_value
-    assert found == pytest.approx(exact, abs=0.02)
+    p_value = paired_difference(dict.fromkeys(second, 0.0), second).p_value
+    assert p_value == pytest.approx(exact, abs=0.02)
     many = dict.fromkeys(map(str, range(40)), 0.0)  # 40 signs are never alike: the p-value is small, but not 0
     assert paired_difference(many, dict.fromkeys(many, 1.0)).p_value == 1 / 20_001
 
 
-def test_rounding_does_not_change_what_is_as_far():
+def test_rounding_does_not_change_the_paired_test():
     whole, tenths = ({str(k): v / part for k, v in enumerate((1, 2, -3, 3))} for part in (1, 10))
     zero = dict.fromkeys(whole, 0.0)
     assert paired_difference(zero, tenths).p_value == paired_difference(zero, whole).p_value
 
 
-def test_runs_that_are_alike_do_not_differ():
+def test_equal_runs_do_not_differ():
     same = {"a": 0.5, "b": 0.7, "c": 0.1}
-    found = paired_difference(same, same)
-    assert (found.mean, found.low, found.high, found.p_value) == (0.0, 0.0, 0.0, 1.0)
+    difference = paired_difference(same, same)
+    assert (difference.mean, difference.low, difference.high, difference.p_value) == (0.0, 0.0, 0.0, 1.0)
     assert paired_difference({"a": 1.0}, {"b": 1.0}).num_patients == 0
     assert math.isnan(paired_difference({}, {}).p_value)
 
@@ -110,17 +110,17 @@ def test_runs_that_are_alike_do_not_differ():
 @pytest.mark.parametrize("metric", ["dice", "surface_dice", "dense_dice", "hd95"])
 def test_summaries_against_numpy(drawn, metric):
     first, second, mean = summarise(scores_of(drawn, metric), metric)
-    assert [one.class_name for one in (first, second, mean)] == ["class 1", "class 2", "mean"]
+    assert [summary.class_name for summary in (first, second, mean)] == ["class 1", "class 2", "mean"]
     for label, summary in ((1, first), (2, second)):
-        own = {key[1]: value for key, value in drawn.items() if key[2] == label}
-        values = np.array([value for value in own.values() if not math.isnan(value)])
+        by_case = {key[1]: value for key, value in drawn.items() if key[2] == label}
+        values = np.array([value for value in by_case.values() if not math.isnan(value)])
         assert summary.mean == pytest.approx(values.mean())
         assert summary.std == pytest.approx(values.std(ddof=1))
         quartiles = (summary.lower_quartile, summary.median, summary.upper_quartile)
         assert quartiles == pytest.approx(tuple(np.percentile(values, [25, 50, 75])))
         assert summary.worst == (values.max() if metric == "hd95" else values.min())
-        assert own[summary.worst_case] == summary.worst
-        assert (summary.num_cases, summary.skipped) == (len(values), len(own) - len(values))
+        assert by_case[summary.worst_case] == summary.worst
+        assert (summary.num_cases, summary.skipped) == (len(values), len(by_case) - len(values))
         assert summary.num_patients == len({key[0] for key, v in drawn.items() if key[2] == label and v == v})
         assert summary.low < summary.mean < summary.high
         assert summary.missed is None
@@ -140,7 +140,7 @@ def test_the_interval_draws_patients_with_all_their_cases(drawn):
             patients.setdefault(patient, []).append(value)
     pools = list(patients.values())
     draws = np.random.default_rng(0).integers(len(pools), size=(2000, len(pools)))
-    means = [np.mean([value for place in row for value in pools[place]]) for row in draws]
+    means = [np.mean([value for index in row for value in pools[index]]) for row in draws]
     assert (summary.low, summary.high) == pytest.approx(tuple(np.percentile(means, [2.5, 97.5])))
 
 

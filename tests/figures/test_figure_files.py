@@ -94,21 +94,21 @@ def test_figures_have_the_width_and_the_paper_asked_for(run: Run, tmp_path, name
     with Image.open(picture.save(tmp_path / "a.png")) as image:
         assert image.width == round(inches * 300)
         paper = image.convert("RGB").getpixel((1, 1))
-    assert paper == tuple(round(255 * one) for one in to_rgb(Style(theme=theme).paper))
+    assert paper == tuple(round(255 * channel) for channel in to_rgb(Style(theme=theme).paper))
 
 
 def test_any_width_in_inches_will_do(run: Run) -> None:
     assert compose("curves", run, width=4.25).figure.get_size_inches()[0] == 4.25
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, second: str) -> float:
     """The contrast ratio of the Web Content Accessibility Guidelines."""
 
     def luminance(colour: str) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
         return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(first), luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -136,7 +136,7 @@ def test_weights_look_palest_at_one_half() -> None:
 def test_hostile_names_are_text_and_nothing_else(hostile: Run, tmp_path, name: str) -> None:
     picture = compose(name, hostile)
     for text in texts(picture.figure):
-        assert all(one.isprintable() for one in text.replace("\n", "")), text
+        assert all(letter.isprintable() for letter in text.replace("\n", "")), text
         assert max(len(line) for line in text.split("\n")) < 70
     picture.save(tmp_path / "a.png")
     svg = picture.save(tmp_path / "a.svg").read_text()
@@ -196,8 +196,8 @@ def test_figures_need_the_run_folder_alone_and_leave_matplotlib_as_it_was(run: R
     shutil.copytree(run.folder, moved)
     with (moved / "metrics.jsonl").open("a") as file:  # what training logs, and the example does not
         numbers = measures(run)
-        for place, epoch in enumerate(run.history.epochs.tolist()):
-            file.write(json.dumps({"epoch": epoch} | {name: one[place] for name, one in numbers.items()}) + "\n")
+        for index, epoch in enumerate(run.history.epochs.tolist()):
+            file.write(json.dumps({"epoch": epoch} | {name: series[index] for name, series in numbers.items()}) + "\n")
     code = f"""
 import socket, sys
 socket.socket.connect = None
@@ -212,10 +212,10 @@ print([name for name in ("matplotlib.pyplot", "torch") if name in sys.modules], 
     environment = {key: value for key, value in os.environ.items() if key != "DISPLAY"}
     environment |= {"PYTHONPATH": str(Path(adawac.__file__).parents[1])}
     # An error here as well, but for what these tests were called to ignore: `make test-oldest` does.
-    filters = [f"-W{one}" for one in ("error", *(pytestconfig.getoption("pythonwarnings") or ()))]
+    filters = [f"-W{action}" for action in ("error", *(pytestconfig.getoption("pythonwarnings") or ()))]
     done = subprocess.run([sys.executable, *filters, "-c", code], env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[] True\n", "")
-    assert sorted(one.stem for one in (moved / "figures").iterdir()) == sorted(FIGURES)
+    assert sorted(path.stem for path in (moved / "figures").iterdir()) == sorted(FIGURES)
 
 
 def test_a_trained_and_evaluated_run_is_drawn_without_its_store_and_network(tmp_path) -> None:
@@ -264,13 +264,13 @@ def test_a_trained_and_evaluated_run_is_drawn_without_its_store_and_network(tmp_
         ({"runs": []}, ConfigError, "Expected at least one run, but got none"),
     ],
 )
-def test_impossible_wishes_are_refused(run: Run, change, error, message: str) -> None:
-    given = {"name": "weights", "runs": run, "out": "a.png"} | change
+def test_bad_arguments_of_draw_are_refused(run: Run, change, error, message: str) -> None:
+    arguments = {"name": "weights", "runs": run, "out": "a.png"} | change
     with pytest.raises(error, match=message):
-        draw(given.pop("name"), given.pop("runs"), given.pop("out"), **given)
+        draw(arguments.pop("name"), arguments.pop("runs"), arguments.pop("out"), **arguments)
 
 
-def test_a_place_that_cannot_be_written_to_is_named(run: Run, tmp_path) -> None:
+def test_unwritable_path_is_named(run: Run, tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"Expected to write .*file/a\.png, but got: "):
         draw("curves", run, tmp_path / "file" / "a.png")

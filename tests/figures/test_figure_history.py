@@ -63,8 +63,8 @@ def test_curves_choose_a_case_and_slices_from_empty_to_dense(run: Run) -> None:
     assert densest in picture.title
     assert len(picture.figure.axes) == 4
     assert titles(picture.figure)[0].endswith("no foreground")
-    own = foreground[run.samples.case == densest]
-    assert titles(picture.figure)[-1].endswith(f": {100 * own.max():.2g} % foreground")
+    shares = foreground[run.samples.case == densest]
+    assert titles(picture.figure)[-1].endswith(f": {100 * shares.max():.2g} % foreground")
 
 
 def test_curves_never_cut_a_loss_off_at_the_top(run: Run) -> None:
@@ -89,7 +89,7 @@ def test_curves_of_a_method_without_consistency_show_cross_entropy_alone(baselin
         ({"scale": "cubic"}, "Expected a log or linear scale, but got 'cubic'"),
     ],
 )
-def test_curves_refuse_what_is_not_there(run: Run, options, message: str) -> None:
+def test_curves_refuse_unknown_cases_and_slices(run: Run, options, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compose("curves", run, **options)
 
@@ -122,9 +122,9 @@ def test_weights_mark_cases_black_and_limits_of_foreground_purple(run: Run) -> N
     assert expected["limit of foreground"]
     colours = {"case boundary": "#000000", "limit of foreground": "#A000C8"}
     for axes in (axes for axes in figure.axes if axes.images):
-        found = {lines.get_label(): lines for lines in axes.collections}
-        assert found.keys() == expected.keys()
-        for label, lines in found.items():
+        drawn = {lines.get_label(): lines for lines in axes.collections}
+        assert drawn.keys() == expected.keys()
+        for label, lines in drawn.items():
             assert {segment[0][0] for segment in lines.get_segments()} == expected[label]
             np.testing.assert_array_equal(lines.get_color()[0], to_rgba(colours[label]))
     assert legend(figure) == list(expected)
@@ -134,11 +134,13 @@ def test_weights_mark_cases_black_and_limits_of_foreground_purple(run: Run) -> N
 def test_samples_are_put_in_order_even_if_the_table_is_not(run: Run) -> None:
     shuffled = np.random.default_rng(0).permutation(len(run.samples))
     table = run.samples.take(shuffled)
-    found = arrange(table)
-    assert found.cases == table.cases
-    for start, end, case in zip(found.starts, [*found.starts[1:], len(table)], found.cases, strict=True):
-        assert set(table.case[found.order[start:end]]) == {case}
-        assert table.slice[found.order[start:end]].tolist() == list(range(10))
+    arrangement = arrange(table)
+    assert arrangement.cases == table.cases
+    for start, end, case in zip(
+        arrangement.starts, [*arrangement.starts[1:], len(table)], arrangement.cases, strict=True
+    ):
+        assert set(table.case[arrangement.order[start:end]]) == {case}
+        assert table.slice[arrangement.order[start:end]].tolist() == list(range(10))
 
 
 def test_more_samples_than_pixels_become_means_and_the_figure_says_so(tmp_path) -> None:
@@ -230,7 +232,7 @@ def test_several_runs_have_a_column_each_and_say_what_they_lack(run: Run, baseli
     assert titles(figure)[:2] == ["adawac", "baseline"]
     assert words(figure.axes[1]) == words(figure.axes[3]) == "β was not recorded."
     ceilings = [axes.get_ylim()[1] for axes in figure.axes[6:]]
-    assert ceilings[0] == ceilings[1] >= max(measures(one)["spread_ce"].max() for one in (run, baseline))
+    assert ceilings[0] == ceilings[1] >= max(measures(drawn)["spread_ce"].max() for drawn in (run, baseline))
 
 
 def test_a_data_set_with_one_kind_of_slices_has_nothing_to_tell_apart(run: Run, tmp_path) -> None:

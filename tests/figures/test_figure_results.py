@@ -54,29 +54,30 @@ def test_overlays_show_scan_truth_and_every_run(runs: list[Run]) -> None:
     ]
     first = runs[0].gallery("test")
     ranked = sorted(
-        (one for one in first if not np.isnan(slice_dice(first[one]))), key=lambda one: slice_dice(first[one])
+        (sample for sample in first if not np.isnan(slice_dice(first[sample]))),
+        key=lambda sample: slice_dice(first[sample]),
     )
     colours = {1: Style.class_colour(1), 2: Style.class_colour(2)}
-    for panels, one in zip(grid, ranked, strict=False):
-        np.testing.assert_array_equal(panels[0].images[0].get_array(), first[one].image)
+    for panels, sample in zip(grid, ranked, strict=False):
+        np.testing.assert_array_equal(panels[0].images[0].get_array(), first[sample].image)
         assert len(panels[0].images) == 1
-        np.testing.assert_array_equal(panels[1].images[1].get_array(), painted(first[one].label, colours))
+        np.testing.assert_array_equal(panels[1].images[1].get_array(), painted(first[sample].label, colours))
         for axes, run in zip(panels[2:], runs, strict=True):
-            found = run.gallery("test")[one]
-            np.testing.assert_array_equal(axes.images[1].get_array(), painted(found.prediction, colours))
-            assert axes.texts[0].get_text() == f"DSC {slice_dice(found):.2f}"
-        assert panels[0].get_ylabel() == f"{one.split('/')[2]}\nslice {one.split('/')[4]}"
+            shown_slice = run.gallery("test")[sample]
+            np.testing.assert_array_equal(axes.images[1].get_array(), painted(shown_slice.prediction, colours))
+            assert axes.texts[0].get_text() == f"DSC {slice_dice(shown_slice):.2f}"
+        assert panels[0].get_ylabel() == f"{sample.split('/')[2]}\nslice {sample.split('/')[4]}"
     assert legend(picture.figure) == ["liver", "kidney"]
     shown = [to_hex(patch.get_facecolor()) for patch in picture.figure.legends[0].get_patches()]
-    assert shown == [one.lower() for one in colours.values()]
+    assert shown == [colour.lower() for colour in colours.values()]
     assert title(picture.figure) == "Worst 2 of 3 slices by slice DSC (baseline), gallery test"
 
 
 def test_a_slice_is_scored_over_the_classes_that_are_there_or_were_found() -> None:
     label = np.array([[1, 1, 0, 0], [0, 0, 0, 0]])
-    found = np.array([[1, 0, 0, 2], [0, 0, 0, 0]])
-    one = Slice(id="x", image=label, label=label, prediction=found)
-    assert slice_dice(one) == pytest.approx((2 / 3 + 0) / 2)
+    prediction = np.array([[1, 0, 0, 2], [0, 0, 0, 0]])
+    shown = Slice(id="x", image=label, label=label, prediction=prediction)
+    assert slice_dice(shown) == pytest.approx((2 / 3 + 0) / 2)
     assert np.isnan(slice_dice(Slice(id="x", image=label, label=0 * label, prediction=0 * label)))
     assert np.isnan(slice_dice(Slice(id="x", image=label, label=label)))
 
@@ -121,11 +122,11 @@ def test_pixels_have_their_size_in_millimetres_and_the_first_channel_is_shown(ru
 
 
 def test_what_a_gallery_lacks_is_said_in_its_place(runs: list[Run], tmp_path) -> None:
-    mine, other = copied(runs[0], tmp_path / "mine"), copied(runs[1], tmp_path / "other")
+    first, second = copied(runs[0], tmp_path / "mine"), copied(runs[1], tmp_path / "other")
     label = np.ones((4, 4), dtype=np.uint8)
-    write_gallery(mine.folder, "test", [Slice(id="a", image=label, label=label, prediction=label)])
-    write_gallery(other.folder, "test", [Slice(id="b", image=label)])
-    figure = compose("overlays", [mine, other], ids=["a", "b"]).figure
+    write_gallery(first.folder, "test", [Slice(id="a", image=label, label=label, prediction=label)])
+    write_gallery(second.folder, "test", [Slice(id="b", image=label)])
+    figure = compose("overlays", [first, second], ids=["a", "b"]).figure
     said = [" ".join(text.get_text().split()) for axes in figure.axes for text in axes.texts]
     missing = "no prediction in this run's gallery"
     assert said == ["DSC 1.00", missing, "no ground truth", missing, missing]
@@ -172,25 +173,25 @@ def write(run: Run, values: dict[tuple[str, str], tuple[float, float]], name: st
 
 def points(axes) -> list[list[float]]:
     """The values of each group of points, from the top."""
-    groups = [one for one in axes.collections if isinstance(one, PathCollection)]
-    return [sorted(one.get_offsets()[:, 0].tolist()) for one in groups]
+    groups = [points for points in axes.collections if isinstance(points, PathCollection)]
+    return [sorted(points.get_offsets()[:, 0].tolist()) for points in groups]
 
 
 def test_scores_are_points_of_patients_for_each_class_and_run(runs: list[Run], tmp_path) -> None:
-    one, two = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
-    write(one, {("LV", "a1"): (0.5, 4), ("LV", "a2"): (0.7, 6), ("LV", "b1"): (0.8, 2), ("RV", "a1"): (0.2, 9)})
-    write(two, {("LV", "a1"): (0.9, 1), ("LV", "b1"): (0.7, np.nan), ("RV", "a1"): (0.4, 7)})
-    figure = compose("scores", [one, two]).figure
+    first, second = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
+    write(first, {("LV", "a1"): (0.5, 4), ("LV", "a2"): (0.7, 6), ("LV", "b1"): (0.8, 2), ("RV", "a1"): (0.2, 9)})
+    write(second, {("LV", "a1"): (0.9, 1), ("LV", "b1"): (0.7, np.nan), ("RV", "a1"): (0.4, 7)})
+    figure = compose("scores", [first, second]).figure
     dice, hd95 = figure.axes
     assert [label.get_text() for label in dice.get_yticklabels()] == ["all classes", "RV", "LV"]
     assert (dice.get_xlabel(), hd95.get_xlabel()) == ("DSC (↑ better)", "HD95 (↓ better)")
     mean_a = (0.5 + 0.7 + 0.2) / 3
     expected = [[mean_a, 0.8], [0.65, 0.7], [0.2], [0.4], [0.6, 0.8], [0.7, 0.9]]
-    for found, wanted in zip(points(dice), expected, strict=True):
-        assert found == pytest.approx(wanted)
+    for values, wanted in zip(points(dice), expected, strict=True):
+        assert values == pytest.approx(wanted)
     assert points(hd95)[-1] == [1]  # NaN does not count
-    lines = [one for one in dice.collections if isinstance(one, LineCollection)]
-    joined = [tuple(point[0] for point in segment) for one in lines for segment in one.get_segments()]
+    lines = [drawn for drawn in dice.collections if isinstance(drawn, LineCollection)]
+    joined = [tuple(point[0] for point in segment) for line in lines for segment in line.get_segments()]
     for who in [(mean_a, 0.65), (0.8, 0.7), (0.2, 0.4), (0.6, 0.9)]:  # the same patient, run beside run
         assert pytest.approx(who) in joined
     assert legend(figure)[:2] == ["baseline", "adawac"]
@@ -200,20 +201,22 @@ def test_scores_are_points_of_patients_for_each_class_and_run(runs: list[Run], t
 
 
 def test_scores_of_two_data_sets_are_not_drawn_as_if_patients_were_the_same(runs: list[Run], tmp_path) -> None:
-    one, two = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
-    write_scores(two.folder, "test-strict", [replace(score, dataset="there") for score in two.scores("test-strict")])
+    first, second = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
+    write_scores(
+        second.folder, "test-strict", [replace(score, dataset="there") for score in second.scores("test-strict")]
+    )
     with pytest.raises(ConfigError, match=r"one data set, but got example and there\. Draw a figure of each"):
-        compose("scores", [one, two])
+        compose("scores", [first, second])
 
 
 def test_distances_in_two_units_are_not_drawn_on_one_axis(runs: list[Run], tmp_path) -> None:
-    one, two = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
-    scores = [replace(score, unit="voxel") if score.unit else score for score in two.scores("test-strict")]
-    write_scores(two.folder, "test-strict", scores)
+    first, second = copied(runs[0], tmp_path / "one"), copied(runs[1], tmp_path / "two")
+    scores = [replace(score, unit="voxel") if score.unit else score for score in second.scores("test-strict")]
+    write_scores(second.folder, "test-strict", scores)
     with pytest.raises(
         ConfigError, match=r"distances have one unit, but those of .*one are in mm and those of .*two in vo"
     ):
-        compose("scores", [one, two])
+        compose("scores", [first, second])
 
 
 def test_boxes_reach_from_quartile_to_quartile(runs: list[Run], tmp_path) -> None:
@@ -241,7 +244,7 @@ def test_results_of_older_weights_are_drawn_with_a_warning(runs: list[Run], tmp_
     shutil.rmtree(run.folder / "gallery")
     gallery = runs[0].gallery("test")
     write_gallery(run.folder, "test", list(gallery.values()), checkpoint="last", epoch=1)
-    write_scores(run.folder, "test-strict", [replace(one, epoch=1) for one in run.scores("test-strict")])
+    write_scores(run.folder, "test-strict", [replace(score, epoch=1) for score in run.scores("test-strict")])
     with caplog.at_level(logging.WARNING):
         compose(name, [runs[1], Run(run.folder)])
     (said,) = caplog.messages

@@ -115,7 +115,7 @@ MASK = LABELS.astype(bool)
 
 
 @pytest.mark.parametrize("metric", [dice, hd95, hd95_max_directed, assd])
-def test_masks_that_do_not_fit(metric):
+def test_bad_masks_are_refused(metric):
     with pytest.raises(ShapeError, match=r"same shape, but got \(4, 5, 6\) and \(4, 5\)\. Resample"):
         metric(MASK, MASK[..., 0])
     with pytest.raises(ShapeError, match=r"boolean mask as prediction, but got uint8"):

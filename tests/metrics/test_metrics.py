@@ -148,15 +148,15 @@ def test_directed_hd95_and_surface_dice_equal_monai(kind):
                 0.0 if pred.any() or truth.any() else math.nan, nan_ok=True
             )
             continue
-        one, other = (torch.from_numpy(mask.copy()) for mask in (pred, truth))
-        batch = one[None, None], other[None, None]
+        first, second = (torch.from_numpy(mask.copy()) for mask in (pred, truth))
+        batch = first[None, None], second[None, None]
         settings = {"include_background": True, "spacing": spacing}
         expected = monai.compute_hausdorff_distance(*batch, percentile=95, **settings).item()
-        found = hd95_max_directed(pred, truth, spacing)
-        assert found == pytest.approx(expected, rel=1e-4)  # torch.quantile interpolates in float32
-        _, directions, _ = monai.utils.get_edge_surface_distance(one, other, spacing=spacing, symmetric=True)
+        distance = hd95_max_directed(pred, truth, spacing)
+        assert distance == pytest.approx(expected, rel=1e-4)  # torch.quantile interpolates in float32
+        _, directions, _ = monai.utils.get_edge_surface_distance(first, second, spacing=spacing, symmetric=True)
         exact = max(np.percentile(distances.double(), 95) for distances in directions)
-        assert found == pytest.approx(exact, rel=1e-7)  # MONAI's distances are float32
+        assert distance == pytest.approx(exact, rel=1e-7)  # MONAI's distances are float32
         tolerance = float(rng.choice([0.0, 1.0, 2.5, 4.0]))
         expected = monai.compute_surface_dice(*batch, [tolerance], **settings).item()
         assert surface_dice(pred, truth, tolerance, spacing) == pytest.approx(expected, rel=1e-6)
@@ -254,15 +254,15 @@ def test_all_classes_of_a_label_map_equal_medpy_one_by_one(dimensions, dtype):
         rows = score_volume(pred, truth, num_classes, spacing, convention="nan", tolerance=1.5)
         assert [row.label for row in rows] == list(range(1, num_classes))
         for row in rows:
-            one, other = pred == row.label, truth == row.label
-            assert (row.pred_voxels, row.truth_voxels) == (one.sum(), other.sum())
+            predicted, right = pred == row.label, truth == row.label
+            assert (row.pred_voxels, row.truth_voxels) == (predicted.sum(), right.sum())
             if row.outcome != "found":
                 continue
-            assert row.dice == pytest.approx(binary.dc(one, other), abs=1e-12)
-            assert row.hd95 == pytest.approx(medpy_score("hd95", one, other, spacing), abs=1e-9)
-            assert row.assd == pytest.approx(medpy_score("assd", one, other, spacing), abs=1e-9)
-            assert row.hd95_max_directed == pytest.approx(hd95_max_directed(one, other, spacing), abs=1e-12)
-            assert row.surface_dice == pytest.approx(surface_dice(one, other, 1.5, spacing), abs=1e-12)
+            assert row.dice == pytest.approx(binary.dc(predicted, right), abs=1e-12)
+            assert row.hd95 == pytest.approx(medpy_score("hd95", predicted, right, spacing), abs=1e-9)
+            assert row.assd == pytest.approx(medpy_score("assd", predicted, right, spacing), abs=1e-9)
+            assert row.hd95_max_directed == pytest.approx(hd95_max_directed(predicted, right, spacing), abs=1e-12)
+            assert row.surface_dice == pytest.approx(surface_dice(predicted, right, 1.5, spacing), abs=1e-12)
 
 
 def test_many_classes_need_no_table_of_pairs():
@@ -348,7 +348,7 @@ def test_scoring_leaves_its_arguments_alone():
 
 
 def test_importing_the_metrics_loads_neither_torch_nor_scipy():
-    code = "import adawac.metrics, sys; print([one for one in ('torch', 'scipy') if one in sys.modules])"
+    code = "import adawac.metrics, sys; print([name for name in ('torch', 'scipy') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

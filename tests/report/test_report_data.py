@@ -67,7 +67,7 @@ def test_the_atlas_is_the_history(folders: list[Path], report: Report):
 def test_samples_and_headline(folders: list[Path], report: Report):
     table, part = Run(folders[1]).samples, report.data["runs"][1]
     assert part["samples"]["id"] == table.id.tolist()
-    assert [part["samples"]["cases"][one] for one in part["samples"]["case"]] == table.case.tolist()
+    assert [part["samples"]["cases"][number] for number in part["samples"]["case"]] == table.case.tolist()
     np.testing.assert_allclose(part["samples"]["share"], 1 - table.fraction[:, 0], atol=1e-6)
     assert part["headline"] == {
         "samples": 30,
@@ -89,9 +89,9 @@ def test_weights_without_consistency_send_nothing_there(tmp_path: Path):
     fields = {name: run.history[name] for name in ("ell_ce", "beta")}
     (tmp_path / "run" / "history.bin").unlink()
     with RunWriter(tmp_path / "run", resume=True) as writer:
-        for place in range(4):
-            values = {name: one[place] for name, one in fields.items()}
-            writer.log_history(place + 1, np.arange(18), reg_ac=np.zeros(18), **values)
+        for index in range(4):
+            values = {name: series[index] for name, series in fields.items()}
+            writer.log_history(index + 1, np.arange(18), reg_ac=np.zeros(18), **values)
     [part] = collect([tmp_path / "run"]).data["runs"]
     assert part["headline"]["weighs"] == "ce"
     assert "sparse_low" not in part["headline"]
@@ -105,10 +105,10 @@ def test_scores_side_by_side(folders: list[Path], report: Report):
     assert (dice["unit"], hd95["unit"]) == ("", "mm")
     mean, liver, _ = dice["rows"]
     assert (mean["label"], liver["class_name"]) == (None, "liver")
-    for place, folder in enumerate(folders[:2]):
-        scores = [one for one in Run(folder).scores("test-strict") if one.metric == "dice"]
-        assert mean["cells"][place]["mean"] == pytest.approx(np.mean([one.value for one in scores]), abs=1e-5)
-        assert mean["cells"][place]["low"] <= mean["cells"][place]["mean"] <= mean["cells"][place]["high"]
+    for index, folder in enumerate(folders[:2]):
+        scores = [score for score in Run(folder).scores("test-strict") if score.metric == "dice"]
+        assert mean["cells"][index]["mean"] == pytest.approx(np.mean([score.value for score in scores]), abs=1e-5)
+        assert mean["cells"][index]["low"] <= mean["cells"][index]["mean"] <= mean["cells"][index]["high"]
     [difference] = mean["differences"]
     assert difference["mean"] == pytest.approx(mean["cells"][1]["mean"] - mean["cells"][0]["mean"], abs=1e-5)
     assert difference["patients"] == 3
@@ -116,16 +116,16 @@ def test_scores_side_by_side(folders: list[Path], report: Report):
 
 def test_distances_in_two_units_are_not_compared(tmp_path: Path):
     folders = [example_run(tmp_path / name, slices=6, method=name).folder for name in ("one", "two", "three")]
-    scores = [replace(one, unit="voxel") if one.unit else one for one in Run(folders[1]).scores("test-strict")]
+    scores = [replace(score, unit="voxel") if score.unit else score for score in Run(folders[1]).scores("test-strict")]
     with RunWriter(folders[1], resume=True) as writer:
         writer.write_scores("test-strict", scores)
     tables = collect(folders).data["scores"]
-    assert [(one["metric"], one["unit"], one["runs"]) for one in tables] == [
+    assert [(table["metric"], table["unit"], table["runs"]) for table in tables] == [
         ("dice", "", [0, 1, 2]),
         ("hd95", "mm", [0, 2]),
         ("hd95", "voxel", [1]),
     ]
-    assert [len(one["rows"][0]["differences"]) for one in tables] == [2, 1, 0]
+    assert [len(table["rows"][0]["differences"]) for table in tables] == [2, 1, 0]
 
 
 def test_evaluations_with_the_same_numbers_share_a_table(tmp_path: Path):
@@ -135,17 +135,20 @@ def test_evaluations_with_the_same_numbers_share_a_table(tmp_path: Path):
         folders.append(run.folder)
         scores = run.scores("test-strict")
         with RunWriter(run.folder, resume=True) as writer:
-            writer.write_scores("test-other", [replace(one, convention="other") for one in scores])
-            far = [replace(one, convention="far", value=one.value + changed * (one.metric == "hd95")) for one in scores]
+            writer.write_scores("test-other", [replace(score, convention="other") for score in scores])
+            far = [
+                replace(score, convention="far", value=score.value + changed * (score.metric == "hd95"))
+                for score in scores
+            ]
             writer.write_scores("test-third", far)
     tables = collect(folders).data["scores"]
-    assert [(one["metric"], one["convention"]) for one in tables] == [
+    assert [(table["metric"], table["convention"]) for table in tables] == [
         ("dice", "other"),
         ("hd95", "other"),
         ("hd95", "far"),  # one run has other numbers here
     ]
-    named = [[other["convention"] for other in one["also"]] for one in tables]
-    assert [sorted(one) for one in named] == [["far", "strict"], ["strict"], []]
+    named = [[other["convention"] for other in table["also"]] for table in tables]
+    assert [sorted(conventions) for conventions in named] == [["far", "strict"], ["strict"], []]
     assert {other["evaluation"] for other in tables[0]["also"]} == {"test-strict", "test-third"}
     assert len(collect(folders[:1]).data["scores"]) == 2
 
@@ -159,16 +162,20 @@ def test_data_sets_have_tables_of_their_own(tmp_path: Path):
         path = run.folder / "data.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "dataset": dataset}))
         if dataset == "there":
-            write_scores(run.folder, "test-strict", [replace(one, class_name="x") for one in run.scores("test-strict")])
-    dice = [one for one in collect(folders).data["scores"] if one["metric"] == "dice"]
-    assert [(one["dataset"], one["runs"]) for one in dice] == [("here", [0, 2]), ("there", [1, 3])]
-    assert [{row["class_name"] for row in one["rows"]} & {"x", "liver"} for one in dice] == [{"liver"}, {"x"}]
-    assert [len(one["rows"][0]["differences"]) for one in dice] == [1, 1]
+            write_scores(
+                run.folder, "test-strict", [replace(score, class_name="x") for score in run.scores("test-strict")]
+            )
+    dice = [table for table in collect(folders).data["scores"] if table["metric"] == "dice"]
+    assert [(table["dataset"], table["runs"]) for table in dice] == [("here", [0, 2]), ("there", [1, 3])]
+    assert [{row["class_name"] for row in table["rows"]} & {"x", "liver"} for table in dice] == [{"liver"}, {"x"}]
+    assert [len(table["rows"][0]["differences"]) for table in dice] == [1, 1]
 
 
 def test_a_class_is_compared_with_its_like(tmp_path: Path):
     folders = [example_run(tmp_path / name, slices=6, method=name).folder for name in ("one", "two")]
-    scores = [replace(one, class_name=f"{one.class_name} of two") for one in Run(folders[1]).scores("test-strict")]
+    scores = [
+        replace(score, class_name=f"{score.class_name} of two") for score in Run(folders[1]).scores("test-strict")
+    ]
     write_scores(folders[1], "test-strict", scores)
     rows = {row["class_name"]: row for row in collect(folders).data["scores"][0]["rows"]}
     assert [cell is None for cell in rows["liver"]["cells"]] == [False, True]
@@ -187,10 +194,10 @@ def test_curves_come_from_the_history_where_they_were_not_logged(folders: list[P
 
 def test_pictures_are_merged_by_sample(folders: list[Path], report: Report):
     names = list(Run(folders[1]).gallery("test"))
-    assert [one["id"] for one in report.data["pictures"]] == names
-    for one in report.data["pictures"]:
-        assert set(one["predictions"]) == {"0", "1"}
-        image = Image.open(io.BytesIO(base64.b64decode(report.blobs[one["image"]])))
+    assert [picture["id"] for picture in report.data["pictures"]] == names
+    for picture in report.data["pictures"]:
+        assert set(picture["predictions"]) == {"0", "1"}
+        image = Image.open(io.BytesIO(base64.b64decode(report.blobs[picture["image"]])))
         assert image.size == (64, 64)
     assert collect(folders, pictures=2).data["pictures"] == report.data["pictures"][:2]
     assert collect(folders, pictures=0).data["pictures"] == []
@@ -207,17 +214,17 @@ def test_pictures_of_suspects_come_first(tmp_path: Path):
             writer.log_history(epoch, np.arange(30), ell_ce=row)
     image = np.zeros((8, 8), dtype=np.uint8)
     write_gallery(tmp_path / "run", "more", [Slice(id=ids[3], image=image), Slice(id=ids[0], image=image)])
-    found = collect([tmp_path / "run"])
-    assert [one["row"] for one in found.data["runs"][0]["suspects"]] == [0]
-    assert found.data["pictures"][0]["id"] == ids[0]
-    assert found.data["pictures"][0]["predictions"] == {}
+    report = collect([tmp_path / "run"])
+    assert [suspect["row"] for suspect in report.data["runs"][0]["suspects"]] == [0]
+    assert report.data["pictures"][0]["id"] == ids[0]
+    assert report.data["pictures"][0]["predictions"] == {}
 
 
-def test_what_is_missing_is_said(report: Report):
-    parts = {one["part"]: one for one in report.data["runs"][2]["missing"]}
+def test_missing_parts_are_listed(report: Report):
+    parts = {entry["part"]: entry for entry in report.data["runs"][2]["missing"]}
     assert parts["scores"]["why"] == "there is none"
     assert "adawac evaluate" in parts["gallery"]["remedy"]
-    assert all(one["normal"] for one in parts.values())  # nobody has evaluated it yet: no reason to worry
+    assert all(part["normal"] for part in parts.values())  # nobody has evaluated it yet: no reason to worry
     assert report.data["runs"][2]["status"] == "interrupted"
     assert report.data["runs"][1]["missing"] == []
 
@@ -227,7 +234,7 @@ def test_a_folder_that_lost_a_file_gives_the_rest(tmp_path: Path, lost: str):
     example_run(tmp_path / "run", slices=6)
     (tmp_path / "run" / lost).unlink()
     [part] = collect([tmp_path / "run"]).data["runs"]
-    assert {one["part"]: one["normal"] for one in part["missing"]} == {lost: False}
+    assert {entry["part"]: entry["normal"] for entry in part["missing"]} == {lost: False}
     assert (part["atlas"] is None) == (lost in ("samples.csv", "history.bin"))
     assert bool(part["settings"]) == (lost != "config.yaml")
 
@@ -243,7 +250,7 @@ def test_damaged_results_and_half_written_records(tmp_path: Path):
     [part] = report.data["runs"]
     assert len(part["atlas"]["epochs"]) == 19
     assert report.data["pictures"] == report.data["scores"] == []
-    whys = " ".join(one["why"] for one in part["missing"] if not one["normal"])
+    whys = " ".join(entry["why"] for entry in part["missing"] if not entry["normal"])
     assert "test.npz" in whys
     assert "test-strict.csv" in whys
 
@@ -261,7 +268,7 @@ def test_a_run_of_an_older_version_with_less_in_it(tmp_path: Path):
     assert part["format_version"] == 0
     assert part["settings"] == [["an_old_setting", "3"]]
     assert list(part["atlas"]["fields"]) == ["ell_ce"]
-    assert "config.yaml" in {one["part"] for one in part["missing"]}
+    assert "config.yaml" in {entry["part"] for entry in part["missing"]}
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path):
@@ -270,7 +277,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path):
     with RunWriter(tmp_path / "run", TrainConfig()):
         [part] = collect([tmp_path / "run"]).data["runs"]
     assert (part["status"], part["atlas"], part["suspects"], part["verdict"]) == ("running", None, [], None)
-    assert {one["part"]: one["normal"] for one in part["missing"]}["history.bin"]
+    assert {entry["part"]: entry["normal"] for entry in part["missing"]}["history.bin"]
 
 
 def test_advice_and_commands_are_for_the_runs_at_hand(tmp_path: Path):
@@ -282,15 +289,15 @@ def test_advice_and_commands_are_for_the_runs_at_hand(tmp_path: Path):
         fields["beta"][:] = np.linspace(0.5, 0.01, len(history))[:, None]
         (folder / "history.bin").unlink()
         with RunWriter(folder, resume=True) as writer:
-            for place in range(len(history)):
-                values = {name: one[place] for name, one in fields.items()}
-                writer.log_history(place + 1, np.arange(30), **values)
+            for index in range(len(history)):
+                values = {name: series[index] for name, series in fields.items()}
+                writer.log_history(index + 1, np.arange(30), **values)
     data = collect(folders).data
-    remarks = [one["suspects_remark"] for one in data["runs"]]
+    remarks = [run["suspects_remark"] for run in data["runs"]]
     assert "Try method.hold_epochs=3, or" in remarks[0]
     assert "Try more than method.hold_epochs=4, or" in remarks[1]
     assert data["command"] == "adawac report 'at once' held --out report.html"
-    assert not any("adawac report" in one["command"] for run in data["runs"] for one in run["commands"])
+    assert not any("adawac report" in command["command"] for run in data["runs"] for command in run["commands"])
 
 
 def test_no_run_at_all(tmp_path: Path):
@@ -303,13 +310,13 @@ def test_no_run_at_all(tmp_path: Path):
 def test_names_tell_runs_apart(tmp_path: Path):
     for folder in ("a/run", "b/run", "c"):
         example_run(tmp_path / folder, slices=4, epochs=1)
-    found = collect([tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "c"])
-    assert [one["name"].split("/")[-2:] for one in found.data["runs"]][:2] == [["a", "run"], ["b", "run"]]
+    report = collect([tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "c"])
+    assert [run["name"].split("/")[-2:] for run in report.data["runs"]][:2] == [["a", "run"], ["b", "run"]]
     twice = collect([tmp_path / "c", tmp_path / "c"])
-    assert [one["name"] for one in twice.data["runs"]] == ["c (1)", "c (2)"]
+    assert [run["name"] for run in twice.data["runs"]] == ["c (1)", "c (2)"]
 
 
-def test_the_home_folder_does_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_home_folder_is_removed_from_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     example_run(tmp_path / "run", slices=4, epochs=1)
     monkeypatch.setenv("HOME", "/home/somebody")
     path = tmp_path / "run" / "config.yaml"
@@ -345,7 +352,7 @@ def test_thinning_keeps_the_ends_and_what_it_must():
     rows, epochs = thin(100_000, 200, 300_000, keep=[17, 99_998])
     assert {0, 17, 99_998, 99_999} <= set(rows.tolist())
     assert len(rows) * len(epochs) < 320_000
-    assert [len(one) for one in thin(0, 0, 10)] == [0, 0]
+    assert [len(kept) for kept in thin(0, 0, 10)] == [0, 0]
 
 
 def test_large_runs_say_that_they_were_thinned(folders: list[Path], monkeypatch: pytest.MonkeyPatch):

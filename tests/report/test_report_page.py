@@ -64,7 +64,11 @@ def test_nothing_is_loaded_and_only_our_scripts_may_run(tmp_path: Path):
     page = Page(render(collect([tmp_path / "run"])))
     assert not [tag for tag, attributes in page.tags if {"src", "srcset", "style", "onclick"} & attributes.keys()]
     assert {tag for tag, _ in page.tags}.isdisjoint({"link", "iframe", "object", "embed", "base", "form"})
-    [policy] = [one["content"] for one, _ in page.all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    [policy] = [
+        attributes["content"]
+        for attributes, _ in page.all("meta")
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert policy.startswith("default-src 'none'; ")
     assert "unsafe" not in policy
     assert "http" not in policy
@@ -84,8 +88,8 @@ def test_hostile_names_stay_data(tmp_path: Path):
     text = render(collect([tmp_path / "run"]))
     page = Page(text)
     plain = Page(render(collect([example_run(tmp_path / "plain", slices=4, epochs=2)])))
-    blobs = [one for one, _ in page.all("script") if "blob-" in (one.get("id") or "")]
-    others = [one for one, _ in plain.all("script") if "blob-" in (one.get("id") or "")]
+    blobs = [attributes for attributes, _ in page.all("script") if "blob-" in (attributes.get("id") or "")]
+    others = [attributes for attributes, _ in plain.all("script") if "blob-" in (attributes.get("id") or "")]
     assert len(page.tags) - len(blobs) == len(plain.tags) - len(others)  # no name became a tag
     [data] = [content for attributes, content in page.all("script") if attributes.get("id") == "data"]
     assert not set("<>&\u2028") & set(data)
@@ -109,7 +113,7 @@ def test_where_it_cannot_be_written(tmp_path: Path):
         write_report(run, tmp_path / "run" / "run.json" / "report.html")
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for name in ("one", "two"):
         example_run(tmp_path / name, slices=4, epochs=2)
     out = tmp_path / "new" / "report.html"

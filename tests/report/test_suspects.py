@@ -28,12 +28,15 @@ def test_dense_samples_that_beta_sent_to_consistency_come_by_how_dense_they_are(
     share = share_of()
     beta, ell_ce = histories(share)
     beta[:, [2, 8]] = np.linspace(0.5, 0.1, 30)[:, None]
-    found = find_suspects(share, EPOCHS, beta, ell_ce)
-    assert [(one.row, one.kind) for one in found] == [(8, "dense-to-consistency"), (2, "dense-to-consistency")]
+    suspects = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert [(suspect.row, suspect.kind) for suspect in suspects] == [
+        (8, "dense-to-consistency"),
+        (2, "dense-to-consistency"),
+    ]
     late = beta[-3:, 8].mean()
-    assert found[0].score == pytest.approx((1 - 2 * late) * 9 / 10)
-    assert "17.89\u00a0% of it is foreground (10\u00a0% of the label-dense samples have more)" in found[0].reason
-    assert f"β was {late:.2f} over the last 3 epochs" in found[0].reason
+    assert suspects[0].score == pytest.approx((1 - 2 * late) * 9 / 10)
+    assert "17.89\u00a0% of it is foreground (10\u00a0% of the label-dense samples have more)" in suspects[0].reason
+    assert f"β was {late:.2f} over the last 3 epochs" in suspects[0].reason
 
 
 def test_hardly_any_foreground_is_no_suspect():
@@ -48,9 +51,12 @@ def test_empty_samples_with_a_high_cross_entropy():
     beta, ell_ce = histories(share)
     ell_ce[:, :10] = np.linspace(0.1, 1, 10)
     ell_ce[:, 15], ell_ce[:, 16], ell_ce[:, 17] = 0.75, 2.0, 0.15
-    found = find_suspects(share, EPOCHS, beta, ell_ce)
-    assert [(one.row, one.kind, one.score) for one in found] == [(16, "empty-high-ce", 1), (15, "empty-high-ce", 0.7)]
-    assert "CE was 2 over the last 3 epochs, above that of 100\u00a0% of the label-dense samples" in found[0].reason
+    suspects = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert [(suspect.row, suspect.kind, suspect.score) for suspect in suspects] == [
+        (16, "empty-high-ce", 1),
+        (15, "empty-high-ce", 0.7),
+    ]
+    assert "CE was 2 over the last 3 epochs, above that of 100\u00a0% of the label-dense samples" in suspects[0].reason
 
 
 def test_a_jump_is_found_where_it_is():
@@ -58,12 +64,12 @@ def test_a_jump_is_found_where_it_is():
     beta, ell_ce = histories(share)
     beta[:20, 3] = 0.1
     beta[20:, 3] = 0.95
-    [found] = find_suspects(share, EPOCHS, beta, ell_ce)
-    assert (found.row, found.kind, found.epoch) == (3, "beta-jump", 20)
-    assert "β rose from 0.10 to 0.95 between epochs 20 and 21, while 0.02 was usual" in found.reason
+    [suspect] = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert (suspect.row, suspect.kind, suspect.epoch) == (3, "beta-jump", 20)
+    assert "β rose from 0.10 to 0.95 between epochs 20 and 21, while 0.02 was usual" in suspect.reason
 
 
-def test_a_jump_of_everybody_or_at_the_beginning_is_none():
+def test_a_jump_of_all_samples_or_at_the_beginning_is_not_reported():
     share = share_of()
     beta, ell_ce = histories(share)
     beta[:3] = 0.5
@@ -86,11 +92,11 @@ def test_short_histories_and_samples_without_labels(epochs: int):
     values = np.full((epochs, 4), 0.4)
     values[:, 0] = 0.9
     values[:, 3] = np.nan
-    found = find_suspects(share, np.arange(epochs), values, values)
-    assert {one.row for one in found} <= {1}
+    suspects = find_suspects(share, np.arange(epochs), values, values)
+    assert {suspect.row for suspect in suspects} <= {1}
 
 
-def test_unseen_samples_are_passed_over():
+def test_unseen_samples_are_ignored():
     share = share_of()
     beta, ell_ce = histories(share)
     rng = np.random.default_rng(0)
@@ -105,16 +111,17 @@ def test_a_crowd_that_beta_sent_to_consistency_speaks_of_the_run(sent: int, crow
     share = share_of(dense=40)
     beta, ell_ce = histories(share)
     beta[:, 40 - sent : 40] = np.linspace(0.5, 0.1, 30)[:, None]
-    found = examine_samples(share, EPOCHS, beta, ell_ce)
-    assert [one.row for one in found.suspects] == ([] if crowd else [39, 38, 37, 36])
+    findings = examine_samples(share, EPOCHS, beta, ell_ce)
+    assert [suspect.row for suspect in findings.suspects] == ([] if crowd else [39, 38, 37, 36])
     if not crowd:
-        assert found.remark == ""
+        assert findings.remark == ""
         return
     assert (
-        f"β sent {sent} of 40 label-dense samples ({100 * sent / 40:.0f}\u00a0%) plainly to consistency" in found.remark
+        f"β sent {sent} of 40 label-dense samples ({100 * sent / 40:.0f}\u00a0%) plainly to consistency"
+        in findings.remark
     )
     for advice in ("method.hold_epochs=3", "eta_beta", "lambda_ac"):
-        assert advice in found.remark
+        assert advice in findings.remark
     held = examine_samples(share, EPOCHS, beta, ell_ce, held=3).remark
     assert "Try more than method.hold_epochs=3, or a smaller" in held  # what the run did already is no advice
 
@@ -124,16 +131,20 @@ def test_crowds_of_the_other_kinds():
     beta, ell_ce = histories(share)
     ell_ce[:, 30:50] = 1.0
     beta[15:, ::3] = 1 - beta[15:, ::3]
-    found = examine_samples(share, EPOCHS, beta, ell_ce)
-    assert "  " not in found.remark
-    assert "empty-high-ce" not in {one.kind for one in found.suspects}
-    assert "20 of 40 samples without foreground (50\u00a0%) have a cross-entropy like label-dense ones" in found.remark
-    assert "beta-jump" not in {one.kind for one in found.suspects}
-    assert "β of 20 of 60 samples (33\u00a0%) jumped" in found.remark
+    findings = examine_samples(share, EPOCHS, beta, ell_ce)
+    assert "  " not in findings.remark
+    assert "empty-high-ce" not in {suspect.kind for suspect in findings.suspects}
+    assert (
+        "20 of 40 samples without foreground (50\u00a0%) have a cross-entropy like label-dense ones" in findings.remark
+    )
+    assert "beta-jump" not in {suspect.kind for suspect in findings.suspects}
+    assert "β of 20 of 60 samples (33\u00a0%) jumped" in findings.remark
     two_kinds = np.tile([0.01, 0.01, 0.01, 0.01, 2.0], 8)
-    found = examine_samples(share_of(dense=40, sparse=0), EPOCHS, np.full((30, 40), 0.5), np.tile(two_kinds, (30, 1)))
-    assert found.suspects == []
-    assert "8 of 40 label-dense samples (20\u00a0%) have a cross-entropy far above" in found.remark
+    findings = examine_samples(
+        share_of(dense=40, sparse=0), EPOCHS, np.full((30, 40), 0.5), np.tile(two_kinds, (30, 1))
+    )
+    assert findings.suspects == []
+    assert "8 of 40 label-dense samples (20\u00a0%) have a cross-entropy far above" in findings.remark
 
 
 def test_one_crowd_does_not_hide_the_suspects_of_another_kind():
@@ -141,9 +152,9 @@ def test_one_crowd_does_not_hide_the_suspects_of_another_kind():
     beta, ell_ce = histories(share)
     beta[:, :30] = np.linspace(0.5, 0.1, 30)[:, None]
     ell_ce[:, 45] = 3.0
-    found = examine_samples(share, EPOCHS, beta, ell_ce)
-    assert [(one.row, one.kind) for one in found.suspects] == [(45, "empty-high-ce")]
-    assert "to consistency" in found.remark
+    findings = examine_samples(share, EPOCHS, beta, ell_ce)
+    assert [(suspect.row, suspect.kind) for suspect in findings.suspects] == [(45, "empty-high-ce")]
+    assert "to consistency" in findings.remark
 
 
 def test_a_label_that_is_not_learned_stands_out_among_its_like():
@@ -154,14 +165,14 @@ def test_a_label_that_is_not_learned_stands_out_among_its_like():
     usual = ell_ce[0, 10]
     ell_ce[:, 10] = 4 * share[10]
     assert usual < ell_ce[0, 10] < ell_ce[0, :100].max()  # high for so little foreground, but not the highest of all
-    [found] = find_suspects(share, EPOCHS, beta, ell_ce)
-    assert (found.row, found.kind, found.epoch) == (10, "dense-high-ce", 29)
-    assert 0.5 < found.score < 1
-    assert f"Its CE was {ell_ce[0, 10]:.3g} over the last 3 epochs" in found.reason
-    assert "times the median of samples with about as much foreground" in found.reason
+    [suspect] = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert (suspect.row, suspect.kind, suspect.epoch) == (10, "dense-high-ce", 29)
+    assert 0.5 < suspect.score < 1
+    assert f"Its CE was {ell_ce[0, 10]:.3g} over the last 3 epochs" in suspect.reason
+    assert "times the median of samples with about as much foreground" in suspect.reason
     ell_ce[:, 10] = 40 * share[10]
     [further] = find_suspects(share, EPOCHS, beta, ell_ce)
-    assert found.score < further.score < 1
+    assert suspect.score < further.score < 1
 
 
 def test_unlearned_labels_do_not_hide_each_other():
@@ -170,24 +181,24 @@ def test_unlearned_labels_do_not_hide_each_other():
     ell_ce[:, :100] = 0.1 * np.exp(np.random.default_rng(0).normal(0, 0.2, 100))
     wrong = [3, 14, 15, 16, 17, 50, 80, 90]
     ell_ce[:, wrong] = 3.0  # the standard deviation of all is several times the spread of the right ones
-    assert {one.row for one in find_suspects(share, EPOCHS, beta, ell_ce)} == set(wrong)
+    assert {suspect.row for suspect in find_suspects(share, EPOCHS, beta, ell_ce)} == set(wrong)
 
 
-def test_where_all_are_alike_some_percent_more_are_nothing():
+def test_small_differences_between_similar_samples_are_not_reported():
     share = share_of(dense=50)
     beta, ell_ce = histories(share)
     ell_ce[:, 7] *= 1.3
     assert find_suspects(share, EPOCHS, beta, ell_ce) == []
 
 
-def test_what_speaks_of_the_label_comes_before_a_jump():
+def test_suspects_about_labels_come_before_jumps():
     share = share_of(dense=40)
     beta, ell_ce = histories(share)
     ell_ce[:, 5] = 8.0
     beta[:20, 3], beta[20:, 3] = 0.0, 1.0
-    found = find_suspects(share, EPOCHS, beta, ell_ce)
-    assert [(one.row, one.kind) for one in found] == [(5, "dense-high-ce"), (3, "beta-jump")]
-    assert all(0 <= one.score <= 1 for one in found)
+    suspects = find_suspects(share, EPOCHS, beta, ell_ce)
+    assert [(suspect.row, suspect.kind) for suspect in suspects] == [(5, "dense-high-ce"), (3, "beta-jump")]
+    assert all(0 <= suspect.score <= 1 for suspect in suspects)
 
 
 def test_without_a_consistency_term_nothing_is_sent_there():
@@ -196,10 +207,10 @@ def test_without_a_consistency_term_nothing_is_sent_there():
     beta[:, 8] = np.linspace(0.5, 0.1, 30)
     reg_ac = np.zeros_like(beta)
     assert find_suspects(share, EPOCHS, beta, ell_ce, reg_ac) == []
-    assert [one.row for one in find_suspects(share, EPOCHS, beta, ell_ce, reg_ac + 0.1)] == [8]
+    assert [suspect.row for suspect in find_suspects(share, EPOCHS, beta, ell_ce, reg_ac + 0.1)] == [8]
 
 
-def test_late_is_a_tenth():
+def test_late_epochs_are_a_tenth():
     assert [late_epochs(count) for count in (0, 1, 9, 10, 150, 360)] == [1, 1, 1, 1, 15, 20]
     values = np.array([[1.0, np.nan], [3.0, np.nan]])
     np.testing.assert_array_equal(late_mean(values), [3, np.nan])

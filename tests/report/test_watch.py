@@ -55,7 +55,7 @@ def test_following_ends_with_the_run(tmp_path: Path):
     assert seen == [("running", 0), ("running", 1), ("running", 2), ("finished", 3)]
 
 
-def test_a_finished_run_is_seen_once(tmp_path: Path):
+def test_follow_yields_a_finished_run_once(tmp_path: Path):
     example_run(tmp_path / "run", slices=4, epochs=2)
     assert [run.status for run in follow(tmp_path / "run")] == ["finished"]
 
@@ -74,7 +74,7 @@ def test_a_writer_that_dies_is_an_interrupted_run(tmp_path: Path):
     trainer = Trainer(tmp_path / "run", 5, dies=True)
     seen = [(run.status, run.epoch) for run in follow(tmp_path / "run", sleep=trainer.sleep)]
     assert seen[-1] == ("interrupted", 2)
-    assert [one.split("  ")[0] for one in list_epochs(Run(tmp_path / "run"), 0)] == ["epoch 1/5", "epoch 2/5"]
+    assert [line.split("  ")[0] for line in list_epochs(Run(tmp_path / "run"), 0)] == ["epoch 1/5", "epoch 2/5"]
 
 
 def test_the_page_follows_and_then_stands_still(tmp_path: Path):
@@ -119,7 +119,8 @@ def test_the_picture_in_a_terminal(tmp_path: Path):
     assert "label-sparse" in rows[0]
     assert "label-dense" in rows[-1]
     red, blue = (
-        np.array([int(one) for one in rows[place].split("38;2;")[-1].split(";48")[0].split(";")]) for place in (-1, 0)
+        np.array([int(channel) for channel in rows[index].split("38;2;")[-1].split(";48")[0].split(";")])
+        for index in (-1, 0)
     )
     assert red[0] > red[2]  # the last epoch of the densest: kept under cross-entropy
     assert blue[2] > blue[0]  # of an empty one: sent to consistency
@@ -139,7 +140,7 @@ def test_the_picture_without_colour_and_of_less(tmp_path: Path):
         assert "No epoch is complete yet" in shown(tmp_path / "new")
 
 
-def test_the_command_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_watch_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = example_run(tmp_path / "run", slices=4, epochs=2)
     assert run_cli(["watch", str(run.folder), "--page", str(tmp_path / "page.html")]) == 0
     first, second, last = capsys.readouterr().out.splitlines()
@@ -149,7 +150,7 @@ def test_the_command_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "page.html").is_file()
 
 
-def test_the_command_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_watch_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the stream for a terminal
     run = example_run(tmp_path / "run", slices=4, epochs=3)
     assert run_cli(["watch", str(run.folder)]) == 0
@@ -170,7 +171,7 @@ def test_a_folder_that_is_taken_away_ends_the_watching(tmp_path: Path):
     assert not info.exists()
 
 
-def test_the_command_tells_how_a_run_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_exit_code_of_watch(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = example_run(tmp_path / "run", slices=4, epochs=4, status="interrupted")
     assert run_cli(["watch", str(run.folder)]) == 3
     assert "interrupted, epoch 2" in capsys.readouterr().out
@@ -178,16 +179,16 @@ def test_the_command_tells_how_a_run_ended(tmp_path: Path, capsys: pytest.Captur
     assert "has no run.json" in capsys.readouterr().err
 
 
-def test_json_is_the_last_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_watch_json_is_the_last_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = example_run(tmp_path / "run", slices=4, epochs=4, status="interrupted")
     for words in ([], ["--once"]):
         assert run_cli(["watch", str(run.folder), "--json", *words]) == 3
         printed = json.loads(capsys.readouterr().out)
         assert (printed["status"], printed["epoch"], printed["epochs"]) == ("interrupted", 2, 4)
-        assert [one["epoch"] for one in printed["metrics"]] == [1, 2]
+        assert [row["epoch"] for row in printed["metrics"]] == [1, 2]
 
 
-def test_once_does_not_wait_for_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_watch_once_does_not_wait_for_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with RunWriter(tmp_path / "run", TrainConfig(), epochs=9) as writer:
         writer.log_metrics(1, {"loss": 0.5})
         assert run_cli(["watch", str(tmp_path / "run"), "--once"]) == 0

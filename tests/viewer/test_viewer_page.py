@@ -41,7 +41,7 @@ def test_the_readout_says_what_is_under_the_pointer(reader: Reader):
         *("World, mm (R A S)", *[f"{readout.locator('dd').first.inner_text()}"]),
         *("Voxel", "5, 14, 9", "Value", "1000", "truth.nii.gz", "lung"),
     ]
-    shown = [float(one.replace("−", "-")) for one in readout.locator("dd").first.inner_text().split()]
+    shown = [float(number.replace("−", "-")) for number in readout.locator("dd").first.inner_text().split()]
     assert shown == pytest.approx(world, abs=1.5)
     row, column = reader.canvas_place((AFFINE @ (20, 5, 9, 1))[:3], 0)
     reader.page.mouse.click(box["x"] + column, box["y"] + row)
@@ -61,10 +61,10 @@ def test_the_keyboard_alone_reaches_everything(reader: Reader):
     assert [kind for kind in kinds if kind not in reached] == []
     page.locator("#canvas").focus()
     live = page.locator("#live")
-    middle = [(one.start + one.stop - 1) // 2 for one in BLOCK]
+    middle = [(extent.start + extent.stop - 1) // 2 for extent in BLOCK]
     page.keyboard.press("Home")
     expect(live).to_contain_text(f"Voxel {middle[0]}, ")
-    before = [int(one) for one in live.inner_text().split(";")[0].removeprefix("Voxel ").split(", ")]
+    before = [int(index) for index in live.inner_text().split(";")[0].removeprefix("Voxel ").split(", ")]
     # On the screen's right is the patient's left, where the first voxel axis runs; up is the front, against the second.
     for key in ("ArrowRight", "ArrowUp", "ArrowUp", "PageUp"):
         page.keyboard.press(key)
@@ -86,24 +86,24 @@ def test_the_keyboard_alone_reaches_everything(reader: Reader):
 def test_grey_values_are_chosen_by_hand_or_by_name(reader: Reader):
     reader.show("axial")
     page = reader.page
-    place = reader.canvas_place((AFFINE @ (20, 5, 9, 1))[:3], 0)  # 300
+    pixel = reader.canvas_place((AFFINE @ (20, 5, 9, 1))[:3], 0)  # 300
     page.get_by_label("Window").select_option("full")
     assert page.get_by_label("White at").input_value() == "1000"
-    assert reader.picture()[place] == pytest.approx(0.3 * 255, abs=4)
+    assert reader.picture()[pixel] == pytest.approx(0.3 * 255, abs=4)
     page.get_by_label("Black at").fill("100")
     page.get_by_label("White at").fill("500")
     page.get_by_label("White at").blur()
-    assert reader.picture()[place] == pytest.approx(0.5 * 255, abs=4)
+    assert reader.picture()[pixel] == pytest.approx(0.5 * 255, abs=4)
     assert page.get_by_label("Window").input_value() == "own"
     page.get_by_label("Black at").fill("900")  # above white: not taken
     page.get_by_label("Black at").blur()
-    assert reader.picture()[place] == pytest.approx(0.5 * 255, abs=4)
+    assert reader.picture()[pixel] == pytest.approx(0.5 * 255, abs=4)
 
 
 def test_several_layers(browser: Any, folder: Path):
     opened = Reader(browser, folder / "scan.nii.gz", [folder / "truth.nii.gz", folder / "prediction.nii.gz"])
     page = opened.page
-    outlines = [page.get_by_label(f"Outline of {one}.nii.gz").is_checked() for one in ("truth", "prediction")]
+    outlines = [page.get_by_label(f"Outline of {name}.nii.gz").is_checked() for name in ("truth", "prediction")]
     assert outlines == [False, True]
     assert page.locator("#classes tbody tr").last.inner_text() == "lung 2\n\t1.4\t0.9"
     expect(page.locator("#readout")).to_contain_text("prediction.nii.gz\nlung", use_inner_text=True)
@@ -137,9 +137,9 @@ HOSTILE = (
 
 
 def test_hostile_names_are_text_and_run_nothing(browser: Any, tmp_path: Path):
-    safe = [one.replace("/", "\u2215") for one in HOSTILE]  # no file name has a slash
+    safe = [name.replace("/", "\u2215") for name in HOSTILE]  # no file name has a slash
     scan = make_scan(tmp_path / f"{safe[0]}.nii.gz")
-    labels = [save(tmp_path / f"{one}.nii.gz", block(number)) for number, one in enumerate(safe, start=1)]
+    labels = [save(tmp_path / f"{name}.nii.gz", block(number)) for number, name in enumerate(safe, start=1)]
     names = class_table(["background", *HOSTILE], range(len(HOSTILE) + 1))
     write_sidecar(tmp_path / f"{safe[1]}.json", {"classes": names})
     opened = Reader(browser, scan, labels, viewport={"width": 360, "height": 700})
@@ -163,12 +163,12 @@ def test_the_policy_stops_a_script_that_gets_in(reader: Reader):
     reader.page.evaluate(code)
     assert reader.page.evaluate("window.hacked") is None
     reader.page.wait_for_timeout(100)
-    assert sum("Content Security Policy" in one for one in reader.complaints) >= 2
-    assert not any(one.startswith("a request for") for one in reader.complaints)
+    assert sum("Content Security Policy" in complaint for complaint in reader.complaints) >= 2
+    assert not any(complaint.startswith("a request for") for complaint in reader.complaints)
     reader.complaints.clear()
 
 
-def test_a_scan_that_has_gone_is_told(browser: Any, tmp_path: Path):
+def test_message_when_the_scan_is_gone(browser: Any, tmp_path: Path):
     with serve(make_scan(tmp_path / "scan.nii")) as viewer:
         (tmp_path / "scan.nii").unlink()
         page = browser.new_page()
@@ -178,7 +178,7 @@ def test_a_scan_that_has_gone_is_told(browser: Any, tmp_path: Path):
         page.close()
 
 
-def test_a_browser_without_webgl_is_told(browser: Any, folder: Path):
+def test_message_without_webgl(browser: Any, folder: Path):
     with serve(folder / "scan.nii.gz") as viewer:
         page = browser.new_page()
         page.add_init_script("HTMLCanvasElement.prototype.getContext = () => null")
@@ -193,7 +193,7 @@ def test_a_browser_without_webgl_is_told(browser: Any, folder: Path):
 
 @pytest.mark.parametrize(
     ("scheme", "width"),
-    [("dark", 1100), *(pytest.param(*one, marks=pytest.mark.slow) for one in [("light", 1100), ("light", 360)])],
+    [("dark", 1100), *(pytest.param(*look, marks=pytest.mark.slow) for look in [("light", 1100), ("light", 360)])],
 )
 def test_accessibility(browser: Any, folder: Path, axe: str, scheme: str, width: int):
     labels = [folder / "truth.nii.gz", folder / "prediction.nii.gz"]
@@ -202,11 +202,11 @@ def test_accessibility(browser: Any, folder: Path, axe: str, scheme: str, width:
     )
     opened.page.locator("#keys-section").evaluate("one => { one.open = true; }")
     opened.page.evaluate(axe + "; undefined")
-    found = opened.page.evaluate("axe.run(document).then(result => JSON.stringify(result.violations))")
+    violations = opened.page.evaluate("axe.run(document).then(result => JSON.stringify(result.violations))")
     opened.close()
     grave = [
-        (one["id"], one["impact"], [node["html"][:120] for node in one["nodes"][:3]])
-        for one in json.loads(found)
-        if one["impact"] in ("serious", "critical")
+        (entry["id"], entry["impact"], [node["html"][:120] for node in entry["nodes"][:3]])
+        for entry in json.loads(violations)
+        if entry["impact"] in ("serious", "critical")
     ]
     assert grave == []

@@ -31,7 +31,7 @@ def expected(across: int, down: int, plane: int) -> tuple[list[float], list[floa
     from_top = [(last - end) / (last - first) for end in (high, low)]
     from_bottom = [(end - first) / (last - first) for end in (low, high)]
     sideways = from_bottom if plane == 2 else from_top  # seen from the side, the front is on the right
-    return [float(one[across]) for one in sideways], [float(one[down]) for one in from_top]
+    return [float(point[across]) for point in sideways], [float(point[down]) for point in from_top]
 
 
 @pytest.mark.parametrize(("plane", "across", "down"), PLANES)
@@ -69,9 +69,9 @@ def test_a_class_can_be_hidden(reader: Reader):
 def test_opacity_mixes_label_and_scan(reader: Reader):
     reader.show("axial")
     world = (AFFINE @ (5, 14, 9, 1))[:3]
-    place = reader.canvas_place(world, 0)
+    pixel = reader.canvas_place(world, 0)
     reader.page.get_by_label("Opacity of truth.nii.gz").fill("40")
-    assert reader.picture()[place] == pytest.approx(0.4 * rgb(2) + 0.6 * 255, abs=6)
+    assert reader.picture()[pixel] == pytest.approx(0.4 * rgb(2) + 0.6 * 255, abs=6)
     assert reader.page.locator(".slider output").inner_text() == "40 %"
 
 
@@ -94,8 +94,8 @@ def test_a_label_map_on_another_grid_is_drawn_where_its_affine_says(browser: Any
     opened = Reader(browser, folder / "scan.nii.gz", [path])
     opaque(opened)
     for plane, across, down in PLANES:
-        for found, wanted in zip(drawn(opened, plane, rgb(1)), expected(across, down, plane), strict=True):
-            assert found == pytest.approx(wanted, abs=0.02)
+        for measured, wanted in zip(drawn(opened, plane, rgb(1)), expected(across, down, plane), strict=True):
+            assert measured == pytest.approx(wanted, abs=0.02)
     assert "another shape than the scan" in opened.page.locator("#notes").inner_text()
     assert opened.complaints == []
     opened.close()
@@ -109,8 +109,8 @@ def test_hundreds_of_classes_keep_their_colours(browser: Any, folder: Path, tmp_
     opened.show("axial")
     picture = opened.picture()
     for voxel in [(2, 2), (2, 6), (2, 21), (10, 3), (29, 23)]:
-        place = opened.canvas_place((AFFINE @ (*voxel, 9, 1))[:3], 0)
-        assert like(picture[place], rgb(int(data[(*voxel, 9)]) // 7)), voxel
+        pixel = opened.canvas_place((AFFINE @ (*voxel, 9, 1))[:3], 0)
+        assert like(picture[pixel], rgb(int(data[(*voxel, 9)]) // 7)), voxel
     red, green, blue = picture[opened.canvas_place((AFFINE @ (2, 0, 9, 1))[:3], 0)]
     assert red == green == blue  # the background shows the scan
     assert opened.complaints == []

@@ -75,10 +75,14 @@ def test_head_gives_the_headers_alone(viewer: Viewer, folder: Path):
 @pytest.mark.parametrize("path", ["", "volumes/0.nii.gz", "nothing"])
 def test_headers_allow_nothing_from_outside(viewer: Viewer, path: str):
     _, headers, _ = ask(viewer, root(viewer) + path)
-    policy = {one.split()[0]: one.split()[1:] for one in headers["Content-Security-Policy"].split(";")}
+    policy = {
+        directive.split()[0]: directive.split()[1:] for directive in headers["Content-Security-Policy"].split(";")
+    }
     assert policy["default-src"] == ["'none'"]
     assert policy["script-src"] == policy["connect-src"] == ["'self'"]
-    assert not any("http" in source or "unsafe" in source or "*" in source for own in policy.values() for source in own)
+    assert not any(
+        "http" in source or "unsafe" in source or "*" in source for sources in policy.values() for source in sources
+    )
     assert policy["frame-ancestors"] == ["'none'"]
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Referrer-Policy"] == "no-referrer"
@@ -180,23 +184,23 @@ def test_it_listens_on_the_loopback_only(viewer: Viewer):
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(("192.0.2.1", 9))  # no packet is sent; it tells which address this computer would use
-            own = probe.getsockname()[0]
+            address = probe.getsockname()[0]
     except OSError:
         pytest.skip("this computer has no other address than the loopback")
-    if own.startswith("127."):
+    if address.startswith("127."):
         pytest.skip("this computer has no other address than the loopback")
-    with pytest.raises(OSError), socket.create_connection((own, port), timeout=3):  # noqa: PT011  refused or no answer
+    with pytest.raises(OSError), socket.create_connection((address, port), timeout=3):  # noqa: PT011  refused or no answer
         pass
 
 
 def test_every_server_has_a_token_of_its_own():
-    with LoopbackServer({}) as one, LoopbackServer({}) as two:
-        assert one.token != two.token
-        assert len(one.token) >= 32
-        assert one.server_port != two.server_port
+    with LoopbackServer({}) as first, LoopbackServer({}) as second:
+        assert first.token != second.token
+        assert len(first.token) >= 32
+        assert first.server_port != second.server_port
 
 
-def test_a_port_in_use_is_told(viewer: Viewer, folder: Path):
+def test_port_in_use_is_an_error(viewer: Viewer, folder: Path):
     port = urlsplit(viewer.url).port
     with pytest.raises(ConfigError, match=rf"Expected a free port .* but got {port} .*Give another --port"):
         serve(folder / "scan.nii.gz", port=port or 0)

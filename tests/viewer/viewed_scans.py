@@ -34,7 +34,7 @@ def block(value: int = 1, dtype: Any = np.uint8) -> Any:
 
 def world_box(part: tuple[slice, ...] = BLOCK, affine: Any = AFFINE) -> tuple[Any, Any]:
     """The lowest and highest corner of some voxels, with their whole extent, in mm."""
-    ends = np.array([[one.start - 0.5, one.stop - 0.5] for one in part])
+    ends = np.array([[extent.start - 0.5, extent.stop - 0.5] for extent in part])
     corners = np.array(np.meshgrid(*ends, indexing="ij")).reshape(3, -1)
     world = affine[:3, :3] @ corners + affine[:3, 3:]
     return world.min(axis=1), world.max(axis=1)

@@ -56,7 +56,7 @@ class Reader:
         code = """([mm, plane]) => { const { screen } = adawac.stage;
             const found = screen.frac2canvasPosWithTile(screen.mm2frac(mm, 0, true), plane);
             return found.pos.map((one) => one / screen.uiData.dpr); }"""
-        x, y = self.page.evaluate(code, [[float(one) for one in world], plane])
+        x, y = self.page.evaluate(code, [[float(coordinate) for coordinate in world], plane])
         return int(y), int(x)
 
     def tile(self, plane: int) -> tuple[float, ...]:

@@ -72,12 +72,7 @@ def score_case(store: Path | str, case: str, prediction: Array, rules: Rules) ->
     assert label is not None  # only labelled cases are scored
     pred, truth, spacing = _native(opened, case, prediction, label)
     rows = score_volume(
-        pred,
-        truth,
-        opened.num_classes,
-        spacing if rules.unit == "mm" else None,
-        rules.convention,
-        rules.tolerance,
+        pred, truth, opened.num_classes, spacing if rules.unit == "mm" else None, rules.convention, rules.tolerance
     )
     counts = [count_voxels(*pair, opened.num_classes) for pair in zip(prediction, label, strict=True)]
     in_pred, in_truth, in_both = (np.array(column) for column in zip(*counts, strict=True))

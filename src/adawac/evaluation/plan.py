@@ -18,8 +18,7 @@ from adawac.data.store import Store, is_store
 from adawac.errors import ConfigError, DataError, MissingFileError, RunError, UnknownNameError, near
 from adawac.evaluation.case_scores import DistanceUnit, Rules, knows_spacing
 from adawac.evaluation.evaluation_record import CASE_METRICS
-from adawac.metrics import CONVENTIONS
-from adawac.metrics.masks import checked_tolerance
+from adawac.metrics.masks import checked_convention, checked_tolerance
 from adawac.runs import Run, read_state
 from adawac.runs.layout import checkpoint_path
 
@@ -95,26 +94,14 @@ def plan_run(
 ) -> Plan:
     """Return what to evaluate of a run, or raise an error that says why it cannot be done.
 
-    Args:
-        run: The run.
-        stores: Stores that are open, by path; one that is opened here is added.
-        data: The store, if it is not where the configuration says.
-        part: Part of the split.
-        checkpoint: Which weights; by default what the configuration selects.
-        convention: What empty masks score.
-        spacing: What distances are measured in; None decides by convention and data.
-        tolerance: For the surface Dice.
-        tta: Whether to average over flipped images; it becomes part of the scores' name.
+    `stores` has the open stores by path, and one that is opened here is added; the rest is as in `adawac.evaluate`.
     """
     run.require("config.yaml", "data.json", "checkpoints")
     config = run.config
     assert config is not None  # it was required
     if part not in SPLITS:
         raise ConfigError(f"Expected a part of the split ({', '.join(SPLITS)}), but got {part!r}. Choose one.")
-    if convention not in CONVENTIONS:
-        raise UnknownNameError(
-            f"Expected the name of a convention, but got {convention!r}. Near names: {near(convention, CONVENTIONS)}."
-        )
+    checked_convention(convention)
     if run.status != "finished":
         log.warning(
             "%s is not finished (epoch %d of %d): these are the scores of its weights so far.",

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from adawac.errors import RunError, near
+from adawac.metrics.surfaces import Array
 from adawac.runs import Score
 
 HIGHER_IS_BETTER = frozenset({"dice", "surface_dice", "dense_dice"})
@@ -23,8 +23,6 @@ OUTCOMES = ("missed", "invented", "absent")
 
 _EXACT = 16  # patients up to which every sign pattern is tried: 65,536 of them
 _FLIPS = 20_000  # random sign patterns beyond that
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +191,7 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
-def _interval(
-    sums: Floats, counts: Floats, level: float = 0.95, draws: int = 2000, seed: int = 0
-) -> tuple[float, float]:
+def _interval(sums: Array, counts: Array, level: float = 0.95, draws: int = 2000, seed: int = 0) -> tuple[float, float]:
     """Return the interval of Σ sums / Σ counts when patients, each with a sum and a count of cases, are drawn anew."""
     if len(sums) < 2:
         return math.nan, math.nan
@@ -205,7 +201,7 @@ def _interval(
     return float(low), float(high)
 
 
-def _sign_flip_test(differences: Floats) -> float:
+def _sign_flip_test(differences: Array) -> float:
     """Return the p-value: how often random signs make a mean as far from 0; all signs where there are few patients."""
     n = len(differences)
     if n <= _EXACT:

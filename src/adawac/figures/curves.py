@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from adawac.data.cases import SampleTable
 from adawac.errors import ConfigError, RunError, near
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PANELS = 4
-Ints = npt.NDArray[np.int64]
 
 
 def curves(
@@ -88,7 +86,7 @@ def _known_case(run: Run, table: SampleTable, case: str) -> str:
     return case
 
 
-def _rows(run: Run, table: SampleTable, case: str, foreground: Array, slices: Sequence[int] | None) -> Ints:
+def _rows(run: Run, table: SampleTable, case: str, foreground: Array, slices: Sequence[int] | None) -> Array:
     """Return the rows of the slices to draw, by rising foreground."""
     rows = np.flatnonzero(table.case == case)
     if slices is not None:
@@ -147,7 +145,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share >= 1e-4 else "<0.01 %"
 
 
-def _describe(run: Run, table: SampleTable, rows: Ints, foreground: Array) -> str:
+def _describe(run: Run, table: SampleTable, rows: Array, foreground: Array) -> str:
     last = {name: run.history.read(name, slice(-1, None), rows.tolist())[0] for name in ("ell_ce", "reg_ac")}
     parts = [
         f"slice {table.slice[row]} ({_percent(foreground[row])} foreground) ends with CE {ce:.3g} and ACR {acr:.3g}"

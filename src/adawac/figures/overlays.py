@@ -95,7 +95,7 @@ def _known(galleries: Sequence[Gallery], ids: Sequence[str], runs: Sequence[Run]
     for name in ids:
         if name not in known:
             raise RunError(
-                f"Expected slices in the gallery of {runs[0].folder}, but got {name!r}. "
+                f"Expected slices of the gallery of {runs[0].folder}, but got {name!r}. "
                 f"Near names: {near(name, known)}."
             )
     return list(dict.fromkeys(ids))

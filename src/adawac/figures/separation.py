@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from adawac.figures.display_names import progress, run_labels
 from adawac.figures.picture import Picture, count_whole, legend_below, new_figure, set_title, why_empty, write_reason
@@ -18,8 +17,7 @@ MEASURES = ("beta_auc", "separated_sparse", "separated_dense", "spread_ce", "spr
 
 _TITLES = ("β (median, quartiles)", "AUC of β", "share separated", "spread (SD / mean)")
 
-Floats = npt.NDArray[np.float64]
-Measures = dict[str, Floats]
+Measures = dict[str, Array]
 
 
 def separation(runs: Sequence[Run], style: Style) -> Picture:
@@ -85,7 +83,7 @@ def _computed(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def quartiles(values: Array) -> Floats:
+def quartiles(values: Array) -> Array:
     """Return (3, E): the quartiles of each epoch's samples, of those seen; NaN where there are none."""
     result = np.full((3, len(values)), np.nan)
     for epoch, row in enumerate(values):
@@ -128,18 +126,16 @@ def _draw_run(panels: Sequence["Axes"], style: Style, run: Run, share: float) ->
     return measured
 
 
-def _one_sided(sparse: npt.NDArray[np.bool_]) -> str:
+def _one_sided(sparse: Array) -> str:
     return f"There are no label-{'dense' if sparse.all() else 'sparse'} samples to tell apart."
 
 
-def _span(epochs: npt.NDArray[np.int64]) -> tuple[float, float]:
+def _span(epochs: Array) -> tuple[float, float]:
     margin = max(0.5, 0.02 * float(epochs[-1] - epochs[0]))
     return float(epochs[0]) - margin, float(epochs[-1]) + margin
 
 
-def _bands(
-    axes: "Axes", style: Style, epochs: npt.NDArray[np.int64], beta: Array, sparse: npt.NDArray[np.bool_]
-) -> None:
+def _bands(axes: "Axes", style: Style, epochs: Array, beta: Array, sparse: Array) -> None:
     axes.axhline(0.5, color=style.muted, linewidth=0.7, linestyle=":")
     for members, colour, line in ((sparse, style.sparse, "-"), (~sparse, style.dense, "--")):
         if members.any():
@@ -148,7 +144,7 @@ def _bands(
             _line(axes, epochs, middle, colour, line)
 
 
-def _line(axes: "Axes", epochs: npt.NDArray[np.int64], values: Floats, colour: str, style: str) -> None:
+def _line(axes: "Axes", epochs: Array, values: Array, colour: str, style: str) -> None:
     axes.plot(epochs, values, color=colour, linestyle=style, marker="o" if len(epochs) == 1 else "")
 
 

@@ -3,8 +3,18 @@
 Masks are boolean arrays; label maps hold class numbers. Distances are in voxels, or in millimetres with a spacing.
 """
 
-from adawac.metrics.class_scores import CONVENTIONS, ClassScore, Convention, Outcome, score_volume
-from adawac.metrics.masks import assd, dice, hd95, hd95_max_directed, surface_dice
+from adawac.metrics.masks import (
+    CONVENTIONS,
+    ClassScore,
+    Convention,
+    Outcome,
+    assd,
+    dice,
+    hd95,
+    hd95_max_directed,
+    score_volume,
+    surface_dice,
+)
 
 __all__ = [
     "CONVENTIONS",

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.figures.style import Array, class_colour
-from adawac.report.suspects import late_epochs
+from adawac.report.suspects import late_epochs, varies
 from adawac.runs import Run, Slice
 
 MISSING = 65535
@@ -56,8 +56,7 @@ def encode_atlas(run: Run, rows: Ints, epochs: Ints, blobs: Blobs) -> dict[str, 
             continue
         codes, scale = quantise(values, "linear" if name == "beta" else "log")
         content = gzip.compress(codes.astype("<u2").tobytes(), compresslevel=6, mtime=0)  # no time stamp: reproducible
-        moves = bool(np.ptp(values[np.isfinite(values)]) > 1e-6)
-        fields[name] = {**scale, "blob": blobs.add(content), "moves": moves}
+        fields[name] = {**scale, "blob": blobs.add(content), "moves": varies(values)}
     if not fields:
         return None
     return {"epochs": run.history.epochs[epochs].tolist(), "fields": fields, "late": late_epochs(len(epochs))}

@@ -1,6 +1,5 @@
 """What goes into a report, as plain data: runs are read here, and nowhere else."""
 
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from adawac.data.cases import is_label_dense, is_label_sparse
 from adawac.errors import AdawacError, RunError
 from adawac.figures.style import class_colour, colour_map
 from adawac.report.blobs import Blobs, Ints, draw_picture, encode_atlas, thin
-from adawac.report.score_table import compare_scores
+from adawac.report.score_table import compare_scores, rounded
 from adawac.report.suspects import (
     KINDS,
     Findings,
@@ -23,6 +22,7 @@ from adawac.report.suspects import (
     examine_samples,
     has_consistency,
     late_mean,
+    varies,
 )
 from adawac.report.verdict import describe_weights
 from adawac.runs import Gallery, Run
@@ -135,7 +135,7 @@ def _samples(run: Run, rows: Ints) -> dict[str, Any]:
         "slice": table.slice[rows].tolist(),
         "id": [str(sample) for sample in table.id[rows]],
         "group": [str(group) for group in table.group[rows]],
-        "share": [_number(share) for share in _share(run)[rows].tolist()],
+        "share": [rounded(share) for share in _share(run)[rows].tolist()],
     }
 
 
@@ -159,8 +159,8 @@ def _headline(run: Run) -> dict[str, Any]:
     }
     if len(run.history) and len(sparse):
         beta = late_mean(run.history["beta"])[: len(sparse)]
-        moves = np.isfinite(beta).any() and np.ptp(beta[np.isfinite(beta)]) > 1e-6
-        headline["weighs"] = "nothing" if not moves else "both" if has_consistency(run.history["reg_ac"]) else "ce"
+        consistency = has_consistency(run.history["reg_ac"])
+        headline["weighs"] = "nothing" if not varies(beta) else "both" if consistency else "ce"
         if headline["weighs"] == "both":
             headline["sparse_low"] = int((beta[sparse] < 0.5).sum())
             headline["dense_high"] = int((beta[dense] > 0.5).sum())
@@ -189,7 +189,7 @@ def read_curves(run: Run) -> dict[str, Any]:
             rows[epoch] = values | rows.get(epoch, {"epoch": epoch})
     ordered = [rows[epoch] for epoch in sorted(rows)]
     names = sorted({name for row in ordered for name in row} - {"epoch"})
-    series = {name: [_number(row.get(name)) for row in ordered] for name in names}
+    series = {name: [rounded(row.get(name)) for row in ordered] for name in names}
     return {
         "epochs": [row["epoch"] for row in ordered],
         "series": {name: values for name, values in series.items() if any(value is not None for value in values)},
@@ -209,13 +209,6 @@ def _separation(run: Run) -> dict[int, dict[str, Any]]:
             summary = summarise({name: values[index][seen] for name, values in fields.items()}, sparse[seen])
             by_epoch[epoch] = {name: summary[name] for name in _FROM_HISTORY}
     return by_epoch
-
-
-def _number(value: Any) -> float | None:
-    """Return a number to six digits, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(f"{value:.6g}")
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------------

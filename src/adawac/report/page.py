@@ -18,18 +18,7 @@ from adawac.runs import Run
 
 log = logging.getLogger(__name__)
 
-_SCRIPTS = (
-    "elements.js",
-    "data.js",
-    "charts.js",
-    "slice.js",
-    "heatmap.js",
-    "atlas.js",
-    "suspects.js",
-    "scores.js",
-    "sections.js",
-    "main.js",
-)
+_SCRIPTS = ("elements", "data", "charts", "slice", "heatmap", "atlas", "suspects", "scores", "sections", "main")
 _UNSAFE = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
@@ -98,7 +87,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _script() -> str:
-    body = "\n".join(_asset(name) for name in _SCRIPTS)
+    body = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     return f'(() => {{\n"use strict";\n{body}}})();\n'
 
 

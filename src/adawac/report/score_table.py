@@ -98,8 +98,8 @@ def _row(by_run: dict[int, list[Score]], metric: str, label: int | None, name: s
         numbers = list(values.values())
         if numbers:
             low, high = bootstrap_interval(numbers)
-            mean = _plain(sum(numbers) / len(numbers))
-            cells.append({"mean": mean, "low": _plain(low), "high": _plain(high), "patients": len(numbers)})
+            mean = rounded(sum(numbers) / len(numbers))
+            cells.append({"mean": mean, "low": rounded(low), "high": rounded(high), "patients": len(numbers)})
         else:
             cells.append(None)
         if values is not reference:
@@ -112,9 +112,12 @@ def _difference(first: dict[str, float], second: dict[str, float]) -> dict[str, 
     if not first.keys() & second.keys():
         return None
     difference = paired_difference(first, second)
-    numbers = {name: _plain(getattr(difference, name)) for name in ("mean", "low", "high", "p_value")}
+    numbers = {name: rounded(getattr(difference, name)) for name in ("mean", "low", "high", "p_value")}
     return {**numbers, "patients": difference.num_patients}
 
 
-def _plain(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+def rounded(value: Any) -> float | None:
+    """Return a finite number to six digits, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}")

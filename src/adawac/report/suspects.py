@@ -48,6 +48,9 @@ _BUSIER = 0.25  # an empty sample is a suspect if its CE is above this share of 
 _JUMP = 0.3  # of beta, between two epochs, beyond what the other samples do
 _SETTLING = 0.2  # of the epochs, in which beta leaves 1/2: jumps are natural
 
+Accused = tuple[int, float, int, str]
+"""Row, score, epoch and reason of a `Suspect`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
@@ -105,23 +108,26 @@ def examine_samples(
         return Findings(suspects=[], remark="")
     sparse, dense = is_label_sparse(share), is_label_dense(share)
     late_ce = late_mean(ell_ce)
-    rules = [
-        (list(_dense_with_high_ce(share, dense, late_ce, len(epochs))), dense),
-        (list(_empty_with_high_ce(sparse, dense, late_ce, len(epochs))), sparse),
+    rules: list[tuple[str, Iterator[Accused], int]] = [
+        ("dense-high-ce", _dense_with_high_ce(share, dense, late_ce, len(epochs)), int(dense.sum())),
+        ("empty-high-ce", _empty_with_high_ce(sparse, dense, late_ce, len(epochs)), int(sparse.sum())),
     ]
-    seen = beta[np.isfinite(beta)]
-    if seen.size and np.ptp(seen) > 1e-6:  # beta that does not move says nothing
-        rules.append((list(_jumps(epochs, beta)), np.isfinite(beta).any(axis=0)))
+    if varies(beta):  # beta that does not move says nothing
+        rules.append(("beta-jump", _jumps(epochs, beta), int(np.isfinite(beta).any(axis=0).sum())))
         if reg_ac is None or has_consistency(reg_ac):
-            rules.insert(0, (list(_dense_to_consistency(share, dense, late_mean(beta), len(epochs))), dense))
+            sent = _dense_to_consistency(share, dense, late_mean(beta), len(epochs))
+            rules.insert(0, ("dense-to-consistency", sent, int(dense.sum())))
     suspects: list[Suspect] = []
     crowds: list[tuple[str, int, int]] = []
-    for accused, looked_at in rules:
-        total = int(looked_at.sum())
+    for kind, rule, total in rules:
+        accused = list(rule)
         if len(accused) > max(_CROWD * total, _FEW):
-            crowds.append((accused[0].kind, len(accused), total))
+            crowds.append((kind, len(accused), total))
         else:
-            suspects += accused
+            suspects += [
+                Suspect(row=int(row), kind=kind, score=float(score), epoch=epoch, reason=reason)
+                for row, score, epoch, reason in accused
+            ]
     return Findings(
         suspects=sorted(suspects, key=lambda suspect: (-suspect.score, suspect.row, suspect.kind)),
         remark=_describe_crowds(crowds, held),
@@ -139,6 +145,12 @@ def late_mean(values: Array) -> npt.NDArray[np.float64]:
     seen = np.isfinite(last)
     count = seen.sum(axis=0)
     return np.where(count > 0, np.where(seen, last, 0).sum(axis=0) / np.maximum(count, 1), np.nan)
+
+
+def varies(values: Array) -> bool:
+    """Return whether the finite values differ."""
+    seen = values[np.isfinite(values)]
+    return bool(seen.size and np.ptp(seen) > 1e-6)
 
 
 def has_consistency(reg_ac: Array) -> bool:
@@ -159,7 +171,7 @@ def _describe_crowds(crowds: list[tuple[str, int, int]], held: int) -> str:
     return f"{'; '.join(whats)}. {text} {advice}".rstrip()
 
 
-def _dense_with_high_ce(share: Array, dense: Array, late: Array, epochs: int) -> Iterator[Suspect]:
+def _dense_with_high_ce(share: Array, dense: Array, late: Array, epochs: int) -> Iterator[Accused]:
     """Yield what lies far above the median log CE of similar samples, in units of a robust spread (MAD)."""
     rows = np.flatnonzero(dense & (late > 0))  # False for NaN
     if len(rows) < 2:
@@ -167,15 +179,12 @@ def _dense_with_high_ce(share: Array, dense: Array, late: Array, epochs: int) ->
     rows = rows[np.argsort(share[rows], kind="stable")]
     above, far = _compare_with_like(np.log(late[rows]))
     for index in np.flatnonzero(far > _FAR):
-        yield Suspect(
-            row=int(rows[index]),
-            kind="dense-high-ce",
-            score=float(1 - _FAR / (2 * far[index])),
-            epoch=epochs - 1,
-            reason=f"Its CE was {late[rows[index]]:.3g} {_when(epochs)}, {np.exp(above[index]):.2g} times the median "
+        reason = (
+            f"Its CE was {late[rows[index]]:.3g} {_when(epochs)}, {np.exp(above[index]):.2g} times the median "
             f"of samples with about as much foreground ({far[index]:.1f} robust deviations): the network does not "
-            "learn its label. Is it right?",
+            "learn its label. Is it right?"
         )
+        yield rows[index], 1 - _FAR / (2 * far[index]), epochs - 1, reason
 
 
 def _compare_with_like(logs: Array) -> tuple[Array, Array]:
@@ -192,41 +201,34 @@ def _compare_with_like(logs: Array) -> tuple[Array, Array]:
     return above, above / np.maximum(deviation, _LEAST_DEVIATION)
 
 
-def _dense_to_consistency(share: Array, dense: Array, late: Array, epochs: int) -> Iterator[Suspect]:
+def _dense_to_consistency(share: Array, dense: Array, late: Array, epochs: int) -> Iterator[Accused]:
     shares = np.sort(share[dense])
-    for row in np.flatnonzero(dense & (late < 0.5)):
+    for row in np.flatnonzero(dense & (late < 0.5)).tolist():
         at_most = float(np.searchsorted(shares, share[row], "right") / len(shares))  # share of those with no more
-        score = float((1 - 2 * late[row]) * at_most)
+        score = (1 - 2 * late[row]) * at_most
         if score >= _PLAIN:
-            yield Suspect(
-                row=int(row),
-                kind="dense-to-consistency",
-                score=score,
-                epoch=epochs - 1,
-                reason=f"{percent(share[row], 2)} of it is foreground ({percent(1 - at_most)} of the label-dense "
-                f"samples have more), yet β was {late[row]:.2f} {_when(epochs)}: the network finds it easy. "
-                "Is the label right?",
+            reason = (
+                f"{percent(share[row], 2)} of it is foreground ({percent(1 - at_most)} of the label-dense samples have "
+                f"more), yet β was {late[row]:.2f} {_when(epochs)}: the network finds it easy. Is the label right?"
             )
+            yield row, score, epochs - 1, reason
 
 
-def _empty_with_high_ce(sparse: Array, dense: Array, late: Array, epochs: int) -> Iterator[Suspect]:
+def _empty_with_high_ce(sparse: Array, dense: Array, late: Array, epochs: int) -> Iterator[Accused]:
     losses = np.sort(late[dense & np.isfinite(late)])
     if not len(losses):
         return
-    for row in np.flatnonzero(sparse & np.isfinite(late)):
+    for row in np.flatnonzero(sparse & np.isfinite(late)).tolist():
         above = float(np.searchsorted(losses, late[row], "left") / len(losses))
         if above >= _BUSIER:
-            yield Suspect(
-                row=int(row),
-                kind="empty-high-ce",
-                score=above,
-                epoch=epochs - 1,
-                reason=f"No foreground, yet its CE was {late[row]:.3g} {_when(epochs)}, above that of {percent(above)} "
-                "of the label-dense samples: the network sees something. Was it left unlabelled?",
+            reason = (
+                f"No foreground, yet its CE was {late[row]:.3g} {_when(epochs)}, above that of {percent(above)} "
+                "of the label-dense samples: the network sees something. Was it left unlabelled?"
             )
+            yield row, above, epochs - 1, reason
 
 
-def _jumps(epochs: Array, beta: Array) -> Iterator[Suspect]:
+def _jumps(epochs: Array, beta: Array) -> Iterator[Accused]:
     """Yield samples whose largest step of beta after settling is far above the usual step of that epoch."""
     first = max(int(len(epochs) * _SETTLING), 1)
     if len(epochs) - first < 1:
@@ -236,18 +238,15 @@ def _jumps(epochs: Array, beta: Array) -> Iterator[Suspect]:
     steps = np.where(known, steps, 0)
     usual = np.array([np.median(row[seen]) if seen.any() else 0 for row, seen in zip(steps, known, strict=True)])
     excess = steps - usual[:, None]
-    for row in np.flatnonzero(excess.max(axis=0) >= _JUMP):
+    for row in np.flatnonzero(excess.max(axis=0) >= _JUMP).tolist():
         step = int(excess[:, row].argmax())
         now = step + first
         before, after = float(beta[now - 1, row]), float(beta[now, row])
-        yield Suspect(
-            row=int(row),
-            kind="beta-jump",
-            score=float(excess[step, row]) / 2,  # it tells more about an epoch than about the label
-            epoch=now,
-            reason=f"β {'rose' if after > before else 'fell'} from {before:.2f} to {after:.2f} between epochs "
-            f"{int(epochs[now - 1])} and {int(epochs[now])}, while {usual[step]:.2f} was usual.",
+        reason = (
+            f"β {'rose' if after > before else 'fell'} from {before:.2f} to {after:.2f} between epochs "
+            f"{int(epochs[now - 1])} and {int(epochs[now])}, while {usual[step]:.2f} was usual."
         )
+        yield row, excess[step, row] / 2, now, reason  # half: it tells more about an epoch than about the label
 
 
 def percent(part: float, digits: int = 0) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from adawac.data.cases import is_label_sparse
-from adawac.figures.style import colour_map
+from adawac.figures.style import Array, colour_map
+from adawac.report.suspects import varies
 from adawac.runs import Run
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ _METRICS = {
     "beta_auc": "AUC of β",
     "val_dice": "val DSC",
 }
-
-Floats = npt.NDArray[np.float64]
 
 
 def list_epochs(run: Run, after: int) -> Iterator[str]:
@@ -87,7 +85,7 @@ def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableTyp
         return Text("The atlas of β begins with the first epoch.", style="dim")
     share = np.nan_to_num(run.samples.foreground, nan=-1)
     beta = run.history["beta"][:, : len(share)].T.astype(np.float64)
-    if not np.isfinite(beta).any() or np.ptp(beta[np.isfinite(beta)]) < 1e-6:
+    if not varies(beta):
         return Text("The method of this run does not move β.", style="dim")
     order = np.argsort(share, kind="stable")
     sparse = int(is_label_sparse(share).sum())
@@ -105,7 +103,7 @@ def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableTyp
     return drawn
 
 
-def _append_cells(drawn: "Text", upper: Floats, lower: Floats, colour: bool) -> None:
+def _append_cells(drawn: "Text", upper: Array, lower: Array, colour: bool) -> None:
     for above, below in zip(upper, lower, strict=True):
         if not colour:
             seen = [beta for beta in (above, below) if np.isfinite(beta)]
@@ -122,7 +120,7 @@ def _colour(beta: float) -> str:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def _shrink(values: Floats, most: int) -> Floats:
+def _shrink(values: Array, most: int) -> Array:
     """Return at most so many rows, each the mean of its neighbours that were seen."""
     if len(values) <= most:
         return values

@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from adawac.figures.style import Array
 from adawac.report.suspects import has_consistency, late_mean, percent
 from adawac.runs import Run
 from adawac.runs.epoch_statistics import OFF
@@ -17,14 +17,7 @@ _TELLS = (
     (0.95, "well"),
     (np.inf, "almost perfectly"),
 )
-_ORDERS = (
-    (0.3, "another"),
-    (0.6, "a roughly similar"),
-    (0.9, "a similar"),
-    (np.inf, "nearly the same"),
-)
-
-Floats = npt.NDArray[np.floating[Any]]
+_ORDERS = ((0.3, "another"), (0.6, "a roughly similar"), (0.9, "a similar"), (np.inf, "nearly the same"))
 
 
 def describe_weights(run: Run, curves: dict[str, Any]) -> str | None:
@@ -48,7 +41,7 @@ def describe_weights(run: Run, curves: dict[str, Any]) -> str | None:
     return " ".join(filter(None, sentences))
 
 
-def _is_learned(beta: Floats) -> bool:
+def _is_learned(beta: Array) -> bool:
     """Return whether weights move from epoch to epoch, and not only between 0 and 1, as those of trimming do."""
     moves = (np.abs(np.diff(beta, axis=0)) > 1e-6).any()  # False for NaN, which is a sample that was not seen
     return bool(moves and ((beta > 0) & (beta < 1)).any())
@@ -61,7 +54,7 @@ def _tell(auc: list[float | None]) -> str:
     return f"β tells label-dense from label-sparse samples {_word(_TELLS, known[-1])} (AUC {known[-1]:.2f})."
 
 
-def _compare(ell_ce: Floats, reg_ac: Floats) -> str:
+def _compare(ell_ce: Array, reg_ac: Array) -> str:
     seen = np.isfinite(ell_ce) & np.isfinite(reg_ac)
     if not seen.any():
         return ""
@@ -70,7 +63,7 @@ def _compare(ell_ce: Floats, reg_ac: Floats) -> str:
     return f"By now {term} is the larger term for {percent(part)} of the samples."
 
 
-def _since_the_start(epochs: npt.NDArray[np.int64], beta: Floats) -> str:
+def _since_the_start(epochs: Array, beta: Array) -> str:
     """Return how similar the last weights are to those after the first epoch in which they moved."""
     moved = (np.abs(np.where(np.isfinite(beta), beta, 0.5) - 0.5) > 1e-6).any(axis=1)
     start = int(moved.argmax())  # later than 0 with `method.hold_epochs`
@@ -88,7 +81,7 @@ def _since_the_start(epochs: npt.NDArray[np.int64], beta: Floats) -> str:
     return f"{text}, in {_word(_ORDERS, same)} order (rank correlation {same:.2f}){decided}."
 
 
-def _rank_correlation(first: Floats, second: Floats) -> float | None:
+def _rank_correlation(first: Array, second: Array) -> float | None:
     """Return Spearman's coefficient, ties at their mean rank; importing scipy's would take longer than the report."""
     ranks = []
     for values in (first, second):

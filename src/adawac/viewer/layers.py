@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from adawac.data.cases import Array
 from adawac.data.preprocessing import Affine
 from adawac.data.sources.scan_files import check_same_grid
 from adawac.errors import DataError, MissingFileError
 from adawac.viewer.server import Resource
-
-Array = npt.NDArray[Any]
 
 _ENDINGS = (".nii", ".nii.gz")
 _MEDIA_TYPE = "application/octet-stream"  # gzip's type would make browsers unpack the file before NiiVue does

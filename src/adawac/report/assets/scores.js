@@ -17,7 +17,7 @@ function startScores() {
   const several = datasets();
   if (several.length > 1) {
     body.append(el("p", { class: "note" }, "These runs were tested on several data sets (", ...several.flatMap((one, place) => [place ? ", " : "", datasetName(one)]),
-      "). Each has tables of its own, and differences are between runs of one data set: another data set has other patients, whatever their names are."));
+      "). Each has its own tables, and differences are between runs of one data set: the patients of two data sets are different people, whatever their names are."));
   }
   const missing = data.runs.filter((_, place) => !data.scores.some((one) => one.runs.includes(place)));
   if (missing.length) body.append(el("p", { class: "small muted" }, "Without scores: ", ...missing.flatMap((run, place) => [place ? ", " : "", name(run.name)]), "."));

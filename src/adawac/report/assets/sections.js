@@ -99,7 +99,7 @@ function startPictures() {
     body.append(el("p", { class: "small muted" }, "None yet: ", el("code", {}, "adawac evaluate RUN"), " keeps some."));
     return;
   }
-  body.append(el("p", {}, "Slices that evaluation kept: the label as outline, the prediction as area. Choose one to see it larger."));
+  body.append(el("p", {}, "Slices that the evaluation selected: the label as outline, the prediction as area. Choose one to see it larger."));
   const few = 24;
   const place = el("div", {});
   const draw = (count) => place.replaceChildren(el("ul", { class: "grid-pictures" }, data.pictures.slice(0, count).map(pictureButton)),

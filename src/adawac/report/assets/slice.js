@@ -31,7 +31,7 @@ function toggles(picture, run, change) {
 function pictureSide(picture, run) {
   const side = el("div", {});
   if (!picture) {
-    side.append(el("p", { class: "small muted" }, "There is no picture of this slice: galleries hold a choice of them."));
+    side.append(el("p", { class: "small muted" }, "There is no picture of this slice: galleries hold a selection of them."));
     return side;
   }
   const others = Object.keys(picture.predictions).map(Number);
