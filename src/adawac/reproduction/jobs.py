@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from adawac.config import TrainConfig, override, to_dict
 from adawac.config.settings import decisive
@@ -133,7 +133,7 @@ def make_jobs(rows: Iterable[Row], store: Path, root: Path, conventions: Sequenc
     digest, store, root = store_digest(store), store.absolute(), root.absolute()
     planned = []
     for row in rows:
-        shared = {"root": root, "conventions": tuple(conventions), "part": row.score, "tta": row.tta}
+        shared: dict[str, Any] = {"root": root, "conventions": tuple(conventions), "part": row.score, "tta": row.tta}
         configs = [override(row.config, {"data.store": store, "seed": seed}) for seed in row.seeds]
         planned.append((row, [Job(name=_name(config, digest), config=config, **shared) for config in configs]))
     return planned
@@ -239,9 +239,9 @@ class _EpochTimes:
     """Notes how long each epoch takes, with all that belongs to it, in the run's folder; logs the epochs' numbers."""
 
     def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
-        from adawac.train.engine import LogWatch
+        from adawac.train.engine import LogLines
 
-        self._log = LogWatch()
+        self._log = LogLines()
         self._log.start(config, run, steps)
         self._path = run.folder / _TIMING
         self._length = max((line.end for line in read_lines(self._path)), default=0)

@@ -158,7 +158,7 @@ class _Silence(TrainingProgress):
     """Shows nothing: the first rank does."""
 
 
-class _LogLines(TrainingProgress):
+class LogLines(TrainingProgress):
     """Writes a line to the log after every epoch."""
 
     def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
@@ -188,7 +188,7 @@ def fit(
     if resume:
         check_resumed(config, Run(out))
     fabric = build_fabric(config)
-    launch(fabric, _train, config, Path(out), resume, watch or _LogLines())
+    launch(fabric, _train, config, Path(out), resume, watch or LogLines())
     return Run(out)
 
 
