@@ -82,6 +82,11 @@ def test_the_core_imports_torch_and_nothing_heavier(part):
     assert {name.split(".")[0] for name in imported(SOURCE / f"{part}.py")} <= allowed
 
 
+def test_only_kernels_import_triton():
+    users = [path for path in FILES if any(name.split(".")[0] == "triton" for name in imported(path))]
+    assert {path.relative_to(SOURCE).parts[0] for path in users} == {"kernels"}
+
+
 def test_no_file_is_called_utils():
     assert not [path for path in FILES if "util" in path.stem or "helper" in path.stem]
 
