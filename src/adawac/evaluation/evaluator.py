@@ -82,7 +82,7 @@ def evaluate(
     stores: dict[Path, Any] = {}
     plans = [
         plan_run(
-            one if isinstance(one, Run) else Run(one),
+            run if isinstance(run, Run) else Run(run),
             stores=stores,
             data=None if data is None else Path(data),
             part=part,
@@ -92,7 +92,7 @@ def evaluate(
             tolerance=tolerance,
             tta=tta,
         )
-        for one in folders
+        for run in folders
     ]
     _check_together(plans)
     count = sum(len(plan.cases) for plan in plans)

@@ -49,19 +49,19 @@ class Galleries:
 
     def _add(self, part: str, ids: Sequence[str]) -> None:
         table = self._plan.store.table
-        row_of = {one: row for row, one in enumerate(table.id.tolist())}
-        rows = [row_of[one] for one in ids if one in row_of]  # the store may have lost a sample since
+        row_of = {sample: row for row, sample in enumerate(table.id.tolist())}
+        rows = [row_of[sample] for sample in ids if sample in row_of]  # the store may have lost a sample since
         if not rows:
             return
         where = [(str(table.case[row]), int(table.position[row])) for row in rows]
-        predictions = self._predictor.predict(self._plan.store.read(*one)[0][None] for one in where)
-        made = [
-            _slice(self._plan.store, str(table.id[row]), *one, prediction[0])
-            for row, one, prediction in zip(rows, where, predictions, strict=True)
+        predictions = self._predictor.predict(self._plan.store.read(*position)[0][None] for position in where)
+        slices = [
+            _slice(self._plan.store, str(table.id[row]), *position, prediction[0])
+            for row, position, prediction in zip(rows, where, predictions, strict=True)
         ]
-        name = f"{part}-{self._plan.gallery}"
-        there = {one.id for one in self.found.get(name, [])}  # evaluated on the training cases: one gallery
-        self.found.setdefault(name, []).extend(one for one in made if one.id not in there)
+        gallery = self.found.setdefault(f"{part}-{self._plan.gallery}", [])
+        known = {shown.id for shown in gallery}  # evaluated on the training cases: one gallery
+        gallery.extend(shown for shown in slices if shown.id not in known)
 
 
 def telling_slices(evaluation: Evaluation) -> list[str]:
