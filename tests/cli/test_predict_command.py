@@ -61,15 +61,17 @@ def test_a_quoted_pattern_and_every_option(words, tmp_path, capsys):
     words[2] = str(tmp_path / "my*" / "*.nii.gz")
     words += ["--ensemble", f"{words[1]}/checkpoints/best.safetensors", "--checkpoint", "last"]
     words += ["--values", "index", "--tta", "--probabilities", "--largest-component", "--batch-size", "4", "--json"]
+    words += ["--precision", "bf16"]
     assert run(words) == 0
     out, err = capsys.readouterr()
     assert err == ""
     done = json.loads(out)
-    assert [one["error"] for one in done] == [None, None]
-    assert [len(one["files"]) for one in done] == [3, 3]
+    assert [row["error"] for row in done] == [None, None]
+    assert [len(row["files"]) for row in done] == [3, 3]
     assert nib.load(done[0]["files"][2]).shape == (12, 10, 6, 3)
-    networks = json.loads((tmp_path / "out" / "a.json").read_text())["networks"]
-    assert [one["checkpoint"] for one in networks] == ["last", "best"]
+    sidecar = json.loads((tmp_path / "out" / "a.json").read_text())
+    assert [network["checkpoint"] for network in sidecar["networks"]] == ["last", "best"]
+    assert (sidecar["precision"], sidecar["tta"]) == ("bf16", True)
 
 
 def test_a_bad_scan_is_named_at_the_end_and_the_exit_code_is_1(words, tmp_path, capsys):
@@ -93,8 +95,8 @@ def test_a_bad_scan_is_named_at_the_end_and_the_exit_code_is_1(words, tmp_path, 
     ],
 )
 def test_wrong_words_are_exit_code_2(words, change, message, capsys):
-    for place, word in change.items():
-        words[place] = word
+    for position, word in change.items():
+        words[position] = word
     assert run(words) == 2
     out, err = capsys.readouterr()
     assert out == ""

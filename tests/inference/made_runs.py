@@ -37,14 +37,14 @@ def make_run(
                 "dataset": "small",
                 "class_names": list(classes),
                 "channels": list(channels),
-                "label_values": [list(one) for one in values],
+                "label_values": [list(group) for group in values],
                 "preprocessing": preprocessing.to_dict(),
                 "network": {"faithful": None},
             }
         )
         for seed, name in enumerate(checkpoints):
             network, _ = build(model, len(classes), len(channels), image_size, seed=seed, **options or {})
-            tensors = {f"network.{key}": one for key, one in network.state_dict().items()}
+            tensors = {f"network.{key}": value for key, value in network.state_dict().items()}
             run.save_checkpoint(name, tensors, {"epoch": 1})
     return folder
 

@@ -58,27 +58,27 @@ def rewrite(folder, /, **changes):
 def test_the_folder_is_all_that_prediction_needs(tmp_path, run):
     copy = shutil.copytree(run, tmp_path / "copy")
     scan = save(tmp_path / "scan.nii.gz", noise())
-    (own,) = predict(copy, scan, tmp_path / "own", checkpoint="best", probabilities=True, device="cpu")
+    (before,) = predict(copy, scan, tmp_path / "before", checkpoint="best", probabilities=True, device="cpu")
     export_model(copy, tmp_path / "model", checkpoint="best")
     shutil.rmtree(copy)
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "weights.safetensors"]
     moved = shutil.move(tmp_path / "model", tmp_path / "elsewhere")
-    (there,) = predict(moved, scan, tmp_path / "there", probabilities=True, device="cpu")
-    for one, other in zip(own.files, there.files, strict=True):
-        if one.name.endswith(".nii.gz"):
-            assert one.read_bytes() == other.read_bytes()
-    assert len(np.unique(np.asarray(nib.load(own.labels).dataobj))) > 1
+    (after,) = predict(moved, scan, tmp_path / "after", probabilities=True, device="cpu")
+    for file, other in zip(before.files, after.files, strict=True):
+        if file.name.endswith(".nii.gz"):
+            assert file.read_bytes() == other.read_bytes()
+    assert len(np.unique(np.asarray(nib.load(before.labels).dataobj))) > 1
 
 
 def test_everything_about_the_network_is_kept(model, run):
-    one, other = load_trained(run), load_trained(model)
+    trained, other = load_trained(run), load_trained(model)
     names = ("faithful", "image_size", "resize", "class_names", "channels", "label_values", "preprocessing", "dataset")
     for name in (*names, "checkpoint"):
-        assert getattr(one, name) == getattr(other, name), name
+        assert getattr(trained, name) == getattr(other, name), name
     assert other.class_names == NAMES
     assert other.resize == "cubic"
     assert not other.network.training
-    for key, tensor in one.network.state_dict().items():
+    for key, tensor in trained.network.state_dict().items():
         assert tensor.equal(other.network.state_dict()[key]), key
 
 
@@ -98,11 +98,11 @@ def test_a_missing_file(model, name):
         load_trained(model)
 
 
-@pytest.mark.parametrize("place", [0.02, 0.5, 0.99])
-def test_altered_weights(model, place):
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
+def test_altered_weights(model, share):
     weights = model / "weights.safetensors"
     data = bytearray(weights.read_bytes())
-    data[int(place * len(data))] ^= 1
+    data[int(share * len(data))] ^= 1
     weights.write_bytes(data)
     with pytest.raises(RunError, match=r"weights\.safetensors as it was exported, but it was changed"):
         load_trained(model)

@@ -66,7 +66,7 @@ def test_a_small_network_with_every_side_free(tmp_path, run, capsys):
     assert command(["export", str(run), "--out", str(path)]) == 0
     assert "free sides: batch, height, width. Its logits are torch's, within" in capsys.readouterr().out
     compare(path, run, [(16, 24), (32, 16)])
-    assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     session = onnxruntime.InferenceSession(str(path))
     assert session.get_inputs()[0].shape == ["batch", 1, "height", "width"]
     card = json.loads(session.get_modelmeta().custom_metadata_map["adawac"])
@@ -89,10 +89,10 @@ class Fixed(nn.Module):
     def __init__(self, num_classes):
         super().__init__()
         self.encoder = nn.Conv2d(1, num_classes, 1)
-        self.place = nn.Parameter(torch.rand(1, num_classes, 8, 8))
+        self.offsets = nn.Parameter(torch.rand(1, num_classes, 8, 8))
 
     def forward(self, x):
-        logits = self.encoder(x) + self.place
+        logits = self.encoder(x) + self.offsets
         return [logits, logits[:, :, ::2, ::2]]
 
 
@@ -135,7 +135,7 @@ def test_a_network_that_draws_is_refused(tmp_path, capsys):
     run = make_run(tmp_path / "run", "tests.inference.test_export_onnx:unsteady", (8, 8))
     assert command(["export", str(run), "--out", str(tmp_path / "model.onnx")]) == 2
     assert "Expected ONNX to give torch's logits within 0.0001, but they differ by" in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @exporting

@@ -103,8 +103,8 @@ def test_seg_as_highdicom_reads_it(tmp_path, run, directions):
     (done,) = predict(run, tmp_path / "ct", tmp_path / "out", format="seg", device="cpu")
     assert done.error == ""
     seg = hd.seg.segread(done.labels)
-    assert [one.SegmentLabel for one in seg.SegmentSequence] == list(NAMES[1:])
-    meanings = [one.SegmentedPropertyTypeCodeSequence[0].CodeMeaning for one in seg.SegmentSequence]
+    assert [segment.SegmentLabel for segment in seg.SegmentSequence] == list(NAMES[1:])
+    meanings = [segment.SegmentedPropertyTypeCodeSequence[0].CodeMeaning for segment in seg.SegmentSequence]
     assert meanings == ["Liver", "Kidney"]
     image, affine = read_series(files)
     ours = np.diag([-1.0, -1, 1, 1]) @ affine[:, [2, 1, 0, 3]]
@@ -113,7 +113,7 @@ def test_seg_as_highdicom_reads_it(tmp_path, run, directions):
     )
     volume = seg.get_volume(combine_segments=True, allow_missing_positions=True).match_geometry(grid)
     np.testing.assert_array_equal(volume.array.transpose(2, 1, 0), thresholded(image))
-    sources = {one.ReferencedSOPInstanceUID for one in seg.ReferencedSeriesSequence[0].ReferencedInstanceSequence}
+    sources = {image.ReferencedSOPInstanceUID for image in seg.ReferencedSeriesSequence[0].ReferencedInstanceSequence}
     assert len(sources) == stored.shape[2]
 
 
@@ -162,8 +162,8 @@ def test_a_scan_without_any_segment_is_an_empty_seg(tmp_path, run):
 def test_series_are_told_apart(tmp_path):
     write_series(tmp_path / "a" / "ct", noise())
     write_series(tmp_path / "b" / "ct", noise(seed=1))
-    one = write_series(tmp_path / "both", noise(seed=2))
-    for path in one:
+    series = write_series(tmp_path / "both", noise(seed=2))
+    for path in series:
         path.rename(path.with_name(f"first{path.name}"))
     write_series(tmp_path / "both", noise(seed=3))
     assert [scan.name for scan in find_scans([tmp_path / "a", tmp_path / "b"])] == ["a_ct", "b_ct"]

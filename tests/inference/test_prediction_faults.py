@@ -97,7 +97,7 @@ def test_one_bad_scan_among_others(tmp_path, run, fault, caplog):
     bad = make(tmp_path / "in")
     good = [save(tmp_path / "in" / f"{name}.nii.gz", noise(seed=seed)) for seed, name in enumerate("ax")]
     done = predict(run, [*good, bad], tmp_path / "out", values="index", device="cpu")
-    by_path = {one.scan.path: one for one in done}
+    by_path = {prediction.scan.path: prediction for prediction in done}
     for seed, path in enumerate(good):
         labels = np.asarray(nib.load(by_path[path].labels).dataobj)
         np.testing.assert_array_equal(labels, thresholded(noise(seed=seed)))
@@ -137,7 +137,7 @@ def test_dicom_for_two_channels_and_broken_dicom(tmp_path, run):
     assert "0002.dcm" in done.error
     files[2].write_bytes(b"no dicom")
     broken, series = sorted(
-        predict(run, tmp_path / "ct", tmp_path / "out", device="cpu"), key=lambda one: len(one.scan.files)
+        predict(run, tmp_path / "ct", tmp_path / "out", device="cpu"), key=lambda prediction: len(prediction.scan.files)
     )
     assert "Expected a DICOM file, but it cannot be read" in broken.error
     assert "a slice is missing" in series.error
@@ -168,7 +168,7 @@ def test_no_two_files_of_one_name(tmp_path, run):
     scans = [save(tmp_path / "in" / f"{name}.nii.gz", noise()) for name in ("a", "a_probabilities")]
     with pytest.raises(ConfigError, match=r"a_probabilities\.nii\.gz would be written twice"):
         predict(run, scans, tmp_path / "out", probabilities=True, device="cpu")
-    assert [one.error for one in predict(run, scans, tmp_path / "out", device="cpu")] == ["", ""]
+    assert [prediction.error for prediction in predict(run, scans, tmp_path / "out", device="cpu")] == ["", ""]
 
 
 def test_an_output_that_is_no_folder(tmp_path, run):
@@ -260,7 +260,7 @@ def test_a_folder_that_may_not_be_read_is_named_and_the_others_are_done(tmp_path
     closed.mkdir()
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != closed)
     done = predict(run, tmp_path / "scans", tmp_path / "out")
-    assert {one.scan.path.name: one.error for one in done} == {
+    assert {prediction.scan.path.name: prediction.error for prediction in done} == {
         "scan.nii.gz": "",
         "b": "Expected a folder of scans, but it may not be read. Change its permissions.",
     }

@@ -45,12 +45,12 @@ def test_nifti_overlays_its_scan(tmp_path, geometry, codes):
     image = noise()
     scan = save(tmp_path / "scan.nii.gz", image, AFFINES[geometry], codes)
     (done,) = predict(make_run(tmp_path / "run"), scan, tmp_path / "out", device="cpu")
-    made, own = nib.load(done.labels), nib.load(scan)
+    made, original = nib.load(done.labels), nib.load(scan)
     np.testing.assert_array_equal(read(done.labels), VALUES[thresholded(image)])
-    np.testing.assert_array_equal(made.affine, own.affine)
+    np.testing.assert_array_equal(made.affine, original.affine)
     for name in GEOMETRY:
-        np.testing.assert_array_equal(made.header[name], own.header[name], err_msg=name)
-    np.testing.assert_array_equal(made.header["pixdim"][:4], own.header["pixdim"][:4])
+        np.testing.assert_array_equal(made.header[name], original.header[name], err_msg=name)
+    np.testing.assert_array_equal(made.header["pixdim"][:4], original.header["pixdim"][:4])
     (labels, grid), (voxels, wanted) = sitk_grid(done.labels), sitk_grid(scan)
     assert grid == wanted
     np.testing.assert_array_equal(labels, VALUES[thresholded(voxels)])
@@ -125,7 +125,7 @@ def whole_case(path):
         patient="a",
         id="a",
         image=np.asarray(image.dataobj, dtype=np.float32)[None],
-        spacing=tuple(float(one) for one in np.linalg.norm(image.affine[:3, :3], axis=0)),
+        spacing=tuple(float(size) for size in np.linalg.norm(image.affine[:3, :3], axis=0)),
         affine=image.affine,
         class_names=("background",),
     )
@@ -182,8 +182,8 @@ def test_label_maps_come_back_to_the_scans_grid(tmp_path, preparation):
     (done,) = predict(run, scan, tmp_path / "out", values="index", device="cpu")
     case, trained = whole_case(scan), load_trained(run)
     slices = options.cut(options.apply(case).image, channels=True)
-    (found,) = Predictor([trained.network], (16, 16)).predict([slices])
-    expected = options.undo(options.join(found), case.shape, case.spacing, case.affine)
+    (labels,) = Predictor([trained.network], (16, 16)).predict([slices])
+    expected = options.undo(options.join(labels), case.shape, case.spacing, case.affine)
     assert len(np.unique(expected)) > 1
     assert (read(done.labels) != expected).mean() < (0.002 if options.spacing else 1e-9)
     np.testing.assert_array_equal(nib.load(done.labels).affine, nib.load(scan).affine)

@@ -92,11 +92,11 @@ def test_an_ensemble_is_the_mean_over_networks(tmp_path, scan, runs):
     best = runs[0] / "checkpoints" / "best.safetensors"
     members = [runs[0], best, runs[1]]
     (done,) = predict(members, scan, tmp_path / "out", probabilities=True, values="index", device="cpu")
-    parts = [softmax(logits_of(load_trained(one), slices_of(scan))) for one in members]
+    parts = [softmax(logits_of(load_trained(member), slices_of(scan))) for member in members]
     assert np.abs(parts[0] - parts[1]).max() > 0.1
     check(done, np.mean(parts, axis=0))
     networks = json.loads(done.files[1].read_text())["networks"]
-    assert [(one["from"], one["checkpoint"]) for one in networks] == [
+    assert [(network["from"], network["checkpoint"]) for network in networks] == [
         ("first", "last"),
         ("first", "best"),
         ("second", "last"),
@@ -123,7 +123,7 @@ def test_deep_supervision_predicts_at_its_finest():
 def test_what_a_resize_leaves_outside_is_surely_background():
     """The released code's resize may leave a last row or column without a value."""
     cpu = torch.device("cpu")
-    rows = next(one for one in (nearest_rows(8, new, "released", cpu) for new in range(9, 99)) if 0 in one).numpy()
+    rows = next(rows for rows in (nearest_rows(8, new, "released", cpu) for new in range(9, 99)) if 0 in rows).numpy()
     network = torch.nn.Conv2d(1, 3, 1)
     network.bias.data = torch.tensor([0.0, 0.0, 9.0])  # the last class everywhere else
     slices = np.random.default_rng(0).random((2, 1, len(rows), len(rows))).astype(np.float32)
@@ -160,11 +160,11 @@ def test_no_network_of_an_ensemble_votes_twice(tmp_path, scan, runs):
 
 def test_label_values_are_the_data_sets_or_the_classes(tmp_path, scan):
     run = make_run(tmp_path / "run", values=((0,), (1000,), (-5, 6)))
-    (own,) = predict(run, scan, tmp_path / "own", device="cpu")
+    (dataset,) = predict(run, scan, tmp_path / "dataset", device="cpu")
     (index,) = predict(run, scan, tmp_path / "index", values="index", device="cpu")
     classes = thresholded(noise())
-    np.testing.assert_array_equal(read(own.labels), np.array([0, 1000, -5])[classes])
-    assert nib.load(own.labels).get_data_dtype() == np.int16
+    np.testing.assert_array_equal(read(dataset.labels), np.array([0, 1000, -5])[classes])
+    assert nib.load(dataset.labels).get_data_dtype() == np.int16
     np.testing.assert_array_equal(read(index.labels), classes)
     assert nib.load(index.labels).get_data_dtype() == np.uint8
 
@@ -174,7 +174,7 @@ def test_label_values_are_the_data_sets_or_the_classes(tmp_path, scan):
 
 def flood(mask):
     """Face-connected parts as lists of voxels, by a plain search."""
-    left, parts = {tuple(one) for one in np.argwhere(mask)}, []
+    left, parts = {tuple(voxel) for voxel in np.argwhere(mask)}, []
     while left:
         stack, part = [min(left)], []
         left.discard(stack[0])
@@ -230,12 +230,12 @@ def test_channels_are_found_by_patterns_as_for_training(tmp_path):
     patterns = ["*/t1.nii.gz", "*/t2.nii.gz"]
     out = tmp_path / "in" / "out"
     anna, bert, cleo = predict(run, tmp_path / "in", out, images=patterns, device="cpu")
-    assert [one.labels for one in (anna, bert)] == [out / "anna.nii.gz", out / "bert.nii.gz"]
+    assert [done.labels for done in (anna, bert)] == [out / "anna.nii.gz", out / "bert.nii.gz"]
     assert anna.scan.files == (tmp_path / "in" / "anna" / "t1.nii.gz", tmp_path / "in" / "anna" / "t2.nii.gz")
     assert "nothing matches '*/t2.nii.gz'" in cleo.error
     stacked = save(tmp_path / "four.nii.gz", np.stack([noise(seed=0), noise(seed=5)], axis=-1))
     (four,) = predict(run, stacked, tmp_path / "four", device="cpu")
-    first, second = (np.asarray(nib.load(one.labels).dataobj) for one in (anna, four))
+    first, second = (np.asarray(nib.load(done.labels).dataobj) for done in (anna, four))
     np.testing.assert_array_equal(first, second)
     (alone,) = predict(run, tmp_path / "in" / "bert", tmp_path / "alone", images=["*t1.nii.gz", "*t2.nii.gz"])
     assert alone.labels == tmp_path / "alone" / "bert.nii.gz"
@@ -264,7 +264,7 @@ def test_channels_are_files_or_the_fourth_axis(tmp_path):
         save(tmp_path / "in" / f"anna_{number:04d}.nii.gz", part)
     save(tmp_path / "in" / "bert.nii.gz", np.stack(parts, axis=-1))
     anna, bert = predict(run, tmp_path / "in", tmp_path / "out", values="index", device="cpu")
-    assert [one.scan.name for one in (anna, bert)] == ["anna", "bert"]
+    assert [done.scan.name for done in (anna, bert)] == ["anna", "bert"]
     np.testing.assert_array_equal(read(anna.labels), read(bert.labels))
     mean = np.mean([part / np.float32(1000) for part in parts], axis=0)
     expected = np.abs(mean[..., None] - np.linspace(0, 1, 3)).argmin(-1)
@@ -295,8 +295,8 @@ def test_folders_and_patterns_are_searched(tmp_path, monkeypatch):
         path.touch()
     monkeypatch.chdir(tmp_path)
 
-    def names(*given, leave_out=None):
-        return [scan.name for scan in find_scans(given, leave_out=leave_out)]
+    def names(*words, leave_out=None):
+        return [scan.name for scan in find_scans(words, leave_out=leave_out)]
 
     assert names("a", "b") == ["y", "x", "z"]
     assert names("*/*.nii.gz") == ["a_x", "z", "out_x"]
@@ -315,10 +315,10 @@ def test_linked_folders_are_searched_once_and_give_their_own_names(tmp_path):
     for name in ("0001", "0002"):
         save(tmp_path / "disk" / name / "ct.nii.gz", noise())
     (tmp_path / "in").mkdir()
-    for name, place in (("anna", "disk/0001"), ("bert", "disk/0002"), ("bert-again", "disk/0002"), ("loop", "in")):
-        (tmp_path / "in" / name).symlink_to(tmp_path / place)
-    for place in (tmp_path / "in", tmp_path / "in" / "**", tmp_path / "in" / "**" / "*.nii.gz"):
-        assert [scan.name for scan in find_scans([place])] == ["anna_ct", "bert_ct"]
+    for name, target in (("anna", "disk/0001"), ("bert", "disk/0002"), ("bert-again", "disk/0002"), ("loop", "in")):
+        (tmp_path / "in" / name).symlink_to(tmp_path / target)
+    for searched in (tmp_path / "in", tmp_path / "in" / "**", tmp_path / "in" / "**" / "*.nii.gz"):
+        assert [scan.name for scan in find_scans([searched])] == ["anna_ct", "bert_ct"]
 
 
 def test_a_link_to_nothing_is_named_and_the_others_are_done(tmp_path):
@@ -326,18 +326,21 @@ def test_a_link_to_nothing_is_named_and_the_others_are_done(tmp_path):
     save(tmp_path / "in" / "a.nii.gz", noise())
     for name in ("gone.nii.gz", "IM0001"):
         (tmp_path / "in" / name).symlink_to(tmp_path / "nothing" / name)
-    done = {one.scan.files[0].name: one.error for one in predict(run, tmp_path / "in", tmp_path / "out", device="cpu")}
+    done = {
+        prediction.scan.files[0].name: prediction.error
+        for prediction in predict(run, tmp_path / "in", tmp_path / "out", device="cpu")
+    }
     assert done.pop("a.nii.gz") == ""
     assert len(done) == 2
     assert all(error.startswith("Expected a file, but it is a link to nothing") for error in done.values())
 
 
-@pytest.mark.parametrize("place", [".", "Dataset001", "Dataset001/**", "Dataset001/**/*.nii.gz"])
-def test_the_label_maps_of_an_nnunet_folder_are_no_scans(tmp_path, monkeypatch, place):
+@pytest.mark.parametrize("searched", [".", "Dataset001", "Dataset001/**", "Dataset001/**/*.nii.gz"])
+def test_the_label_maps_of_an_nnunet_folder_are_no_scans(tmp_path, monkeypatch, searched):
     for name in ("imagesTr/anna_0000", "labelsTr/anna", "imagesTs/bert_0000", "labelsTs/bert", "labels/cleo"):
         save(tmp_path / "Dataset001" / f"{name}.nii.gz", noise())
     monkeypatch.chdir(tmp_path)
-    assert [scan.name for scan in find_scans([place])] == ["anna_0000", "bert_0000", "cleo"]
+    assert [scan.name for scan in find_scans([searched])] == ["anna_0000", "bert_0000", "cleo"]
     with pytest.raises(MissingFileError, match=r"labelsTr holds label maps\. Give .*Dataset001/imagesTr\.$"):
         find_scans(["Dataset001/labelsTr"])
     monkeypatch.chdir(tmp_path / "Dataset001" / "labelsTr")
@@ -379,6 +382,6 @@ def test_scans_of_one_name_give_two_label_maps(tmp_path):
     images = {name: noise(seed=seed) for seed, name in enumerate("ab")}
     scans = [save(tmp_path / name / "scan.nii.gz", image) for name, image in images.items()]
     done = predict(run, scans, tmp_path / "out", values="index", device="cpu")
-    for one, (name, image) in zip(done, images.items(), strict=True):
-        assert one.labels == tmp_path / "out" / f"{name}_scan.nii.gz"
-        np.testing.assert_array_equal(read(one.labels), thresholded(image))
+    for prediction, (name, image) in zip(done, images.items(), strict=True):
+        assert prediction.labels == tmp_path / "out" / f"{name}_scan.nii.gz"
+        np.testing.assert_array_equal(read(prediction.labels), thresholded(image))

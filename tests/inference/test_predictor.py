@@ -23,22 +23,22 @@ def stacks():
 def one_by_one(network, stack, size, interpolation):
     """Resize there and back with `warp`, a slice at a time."""
     identity = torch.eye(2, 3)[None]
-    found = []
+    label_maps = []
     for image in stack:
         x, _ = warp(torch.from_numpy(image[None]), None, identity, size, interpolation)
         classes = network(x).argmax(1)
         _, back = warp(torch.zeros(1, 1, *size), classes, identity, image.shape[1:], "nearest")
-        found.append(back[0].numpy())
-    return np.stack(found)
+        label_maps.append(back[0].numpy())
+    return np.stack(label_maps)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "cubic"])
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 def test_packing_changes_nothing(stacks, batch_size, interpolation):
     network = Lookup(3)
-    found = list(Predictor([network], (14, 11), interpolation, batch_size=batch_size).predict(stacks))
-    assert [labels.shape for labels in found] == [(len(stack), *stack.shape[2:]) for stack in stacks]
-    for stack, labels in zip(stacks, found, strict=True):
+    label_maps = list(Predictor([network], (14, 11), interpolation, batch_size=batch_size).predict(stacks))
+    assert [labels.shape for labels in label_maps] == [(len(stack), *stack.shape[2:]) for stack in stacks]
+    for stack, labels in zip(stacks, label_maps, strict=True):
         assert labels.dtype == np.uint8
         with torch.inference_mode():
             np.testing.assert_array_equal(labels, one_by_one(network, stack, (14, 11), interpolation))

@@ -21,8 +21,8 @@ def test_a_network_without_random_weights_is_the_same_once_it_has_its_own(name: 
     trained, _ = build(name, 2, 1, SIZE, seed=3)
     network = empty(name)
     load_tensors(network, trained.state_dict(), "a test")
-    for (_, one), (_, other) in zip(trained.named_buffers(), network.named_buffers(), strict=True):
-        assert torch.equal(one, other)
+    for (_, buffer), (_, other) in zip(trained.named_buffers(), network.named_buffers(), strict=True):
+        assert torch.equal(buffer, other)
     images = torch.randn(2, 1, *SIZE)
     with torch.no_grad():
         assert torch.equal(trained.eval()(images), network.eval()(images))

@@ -116,7 +116,7 @@ class Preprocessing:
                 f"Expected a scan with an affine to turn or resample it, but {case.name_file()} has lost its geometry. "
                 "Leave `orientation` and `spacing` out."
             )
-        grid = Grid(self, case.shape, case.spacing, case.affine)
+        grid = PreparedGrid(self, case.shape, case.spacing, case.affine)
         return replace(
             case,
             image=np.stack([grid.prepare(channel) for channel in self.scale(case.image)]),
@@ -154,7 +154,7 @@ class Preprocessing:
         native_affine: Affine | None,
     ) -> Array:
         """Bring class indices from the prepared grid back to the file's own: exactly, unless `spacing` resampled it."""
-        return Grid(self, native_shape, native_spacing, native_affine).undo(label)
+        return PreparedGrid(self, native_shape, native_spacing, native_affine).undo(label)
 
     # -- samples, there and back --------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ def _sortable(values: Floats) -> npt.NDArray[np.uint32]:
     return np.where(bits >> 31, ~bits, bits | 0x80000000)
 
 
-class Grid:
+class PreparedGrid:
     """Where the prepared voxels of a scan lie in its file: turned, flipped, resampled, as a whole or slice by slice.
 
     A prepared voxel k lies at `scale * k + offset` of the turned volume; both have the same centre.

@@ -4,7 +4,7 @@ import gzip
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,7 @@ def write_seg(path: Path, labels: npt.NDArray[np.integer[Any]], volume: Volume, 
     sources = [load_pydicom().dcmread(path, stop_before_pixels=True) for path in volume.files]
     # highdicom's axes are (slice, row, column) in LPS; ours are (column, row, slice) in RAS.
     try:
-        seg = _quietly(
-            hd.seg.Segmentation,
+        seg = _segmentation(
             source_images=sources,
             pixel_array=hd.Volume(
                 np.ascontiguousarray(labels.transpose(2, 1, 0)),
@@ -92,11 +91,11 @@ def write_seg(path: Path, labels: npt.NDArray[np.integer[Any]], volume: Volume, 
         seg.save_as(temporary)
 
 
-def _quietly(make: Callable[..., Any], **options: Any) -> Any:
+def _segmentation(**options: Any) -> Any:
     """Call highdicom without its warnings: they find fault with names of patients, and would print these."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return make(**options)
+        return load_highdicom().seg.Segmentation(**options)
 
 
 def _describe(index: int, name: str) -> Any:

@@ -39,7 +39,7 @@ Format = Literal["nifti", "seg"]
 Values = Literal["dataset", "index"]
 Labels = npt.NDArray[np.integer[Any]]
 #: Called with a scan, how many of its slices are done, and how many there are.
-Watch = Callable[[Scan, int, int], None]
+SliceProgress = Callable[[Scan, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,7 @@ class _Options:
 
     members: Sequence[Trained]
     predictor: Predictor
+    precision: Precision
     tta: bool
     out: Path
     format: Format
@@ -97,7 +98,7 @@ def predict(
     batch_size: int | None = None,
     overwrite: bool = False,
     trust_code: bool = False,
-    watch: Watch | None = None,
+    watch: SliceProgress | None = None,
 ) -> list[Prediction]:
     """Segment scans; each label map lies on the grid of its scan, voxel for voxel.
 
@@ -140,6 +141,7 @@ def predict(
     options = _Options(
         members=members,
         predictor=predictor,
+        precision=precision,
         tta=tta,
         out=out,
         format=format,
@@ -222,7 +224,7 @@ def _paths(out: Path, scan: Scan, format: Format, probabilities: bool) -> dict[s
 # -- a scan -----------------------------------------------------------------------------------------------------------
 
 
-def _attempt(options: _Options, scan: Scan, watch: Watch) -> Prediction:
+def _attempt(options: _Options, scan: Scan, watch: SliceProgress) -> Prediction:
     try:
         return _predict(options, scan, watch)
     except AdawacError as error:
@@ -237,7 +239,7 @@ def _attempt(options: _Options, scan: Scan, watch: Watch) -> Prediction:
     return Prediction(scan=scan, error=reason)
 
 
-def _predict(options: _Options, scan: Scan, watch: Watch) -> Prediction:
+def _predict(options: _Options, scan: Scan, watch: SliceProgress) -> Prediction:
     paths = _paths(options.out, scan, options.format, options.probabilities)
     existing = next((path for path in paths.values() if path.exists()), None)
     if existing and not options.overwrite:
@@ -341,6 +343,7 @@ def _describe(
         "preprocessing": trained.preprocessing.to_dict(),
         "image_size": list(trained.image_size),
         "resize": trained.resize,
+        "precision": options.precision,
         "tta": options.tta,
         "largest_component": {"removed_voxels": removed} if options.largest_component else None,
         "adawac": adawac.__version__,

@@ -165,7 +165,7 @@ class Predictor:
         probable one.
         """
         ahead = 1 if self.device.type == "cuda" else 0  # batches that are under way while the next one is packed
-        under_way: deque[_Batch] = deque()
+        under_way: deque[_Pending] = deque()
         parts: list[tuple[Array, Shares | None]] = []
         for pieces in self._batches(stacks):
             try:
@@ -202,7 +202,7 @@ class Predictor:
         if batch:
             yield batch
 
-    def _start(self, pieces: list["_Piece"], probabilities: bool) -> "_Batch":
+    def _start(self, pieces: list["_Piece"], probabilities: bool) -> "_Pending":
         """Compute a batch; on a GPU, begin to."""
         images = _images([piece.slices for piece in pieces], self.image_size, self.device, self.resize)
         scores = self._compute(images)
@@ -211,10 +211,10 @@ class Predictor:
         shares = None
         if probabilities:
             shares = (self.ensemble.probabilities(scores) * FULL).round().int().cpu().numpy().astype(np.uint16)
-        return _Batch(pieces, _fetch(torch.cat([*_native(classes, pieces, self.resize), finite])), shares)
+        return _Pending(pieces, _fetch(torch.cat([*_native(classes, pieces, self.resize), finite])), shares)
 
     def _finish(
-        self, batch: "_Batch", parts: list[tuple[Array, Shares | None]]
+        self, batch: "_Pending", parts: list[tuple[Array, Shares | None]]
     ) -> Iterator[tuple[Array, Shares | None]]:
         """Yield the stacks that are whole now; `parts` keeps those of the one that is not."""
         labels = batch.labels()
@@ -284,7 +284,7 @@ class _Piece(NamedTuple):
     last: bool
 
 
-class _Batch(NamedTuple):
+class _Pending(NamedTuple):
     """A batch under way: `labels` waits for those of all pieces, end to end; shares are of the network's size."""
 
     pieces: list[_Piece]

@@ -9,16 +9,12 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from adawac.data.preprocessing import Grid, Preprocessing
+from adawac.data.preprocessing import Affine, Floats, PreparedGrid, Preprocessing
 from adawac.data.sources.dicom_series import LPS_TO_RAS, load_pydicom, read_series
 from adawac.data.sources.scan_files import check_same_grid
 from adawac.errors import AdawacError, DataError
 from adawac.inference.scan_search import Scan
-
-Affine = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.float32]
 
 #: As many voxels are held at a time: 32 slices of 512 × 512.
 BLOCK_VOXELS = 1 << 23
@@ -277,10 +273,6 @@ class Spool:
         part[axis + 1] = slice(start, stop)
         return np.array(volume[tuple(part)])
 
-    def channel(self, number: int) -> "_Channel":
-        """Return a channel in blocks that can be read repeatedly."""
-        return _Channel(self, number)
-
     def __enter__(self) -> "Spool":
         return self
 
@@ -321,8 +313,8 @@ class PreparedScan:
             )
         volume = spool.volume
         self._spool, self._preprocessing = spool, preprocessing
-        self._grid = Grid(preprocessing, volume.shape, volume.spacing, volume.affine)
-        self._scalings = [preprocessing.fit_scaling(spool.channel(number)) for number in range(volume.channels)]
+        self._grid = PreparedGrid(preprocessing, volume.shape, volume.spacing, volume.affine)
+        self._scalings = [preprocessing.fit_scaling(_Channel(spool, number)) for number in range(volume.channels)]
         self.shape = self._grid.shape
         self.slices = self.shape[preprocessing.axis]
         self.plane = tuple(side for axis, side in enumerate(self.shape) if axis != preprocessing.axis)
