@@ -108,8 +108,8 @@ def _open(data: Path | str | Store | Source, source: str | None, options: Mappin
         return build_source(source, path, **options)
     if is_store(path) and extra:
         raise ConfigError(
-            f"Expected a folder of scans for {', '.join(extra)}, but {path} is a store, which has its own. Leave "
-            "them out."
+            f"Expected a folder of scans for {', '.join(extra)}, but {path} is a store, which records them. "
+            "Leave them out."
         )
     interrupted = any(path.glob("cases/*/case.json"))
     return Store(path) if is_store(path) or interrupted else detect_source(path, **options)

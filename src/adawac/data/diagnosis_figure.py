@@ -13,7 +13,7 @@ from adawac.files import beside, explained
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours can be told apart with any kind of colour vision.
+# Okabe and Ito's colours are distinct for any kind of colour vision.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#E69F00", "#009E73", "#6E6E6E"
 _SPLIT_COLOURS = {"train": _BLUE, "val": _GREEN, "test": _ORANGE, "": _GREY}
 _STYLE: dict[Any, Any] = {

@@ -311,7 +311,7 @@ class Loader:
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # its own: a draw from torch's would change what dropout draws next
+            generator=torch.Generator(),  # not torch's: a draw from that would change what dropout draws next
             worker_init_fn=_leave_signals_to_the_parent,
         )
 

@@ -110,7 +110,7 @@ def prepare(
         dest.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(dest)
     try:
-        _open_destination(dest, anew=check())  # somebody else may have prepared it since
+        _open_destination(dest, replace=check())  # another process may have prepared it since
         infos = _prepare_all(source, refs, preprocessing, record["recipe"], dest, workers, progress)
         with writing(dest, "the table"):
             with beside(dest / "table.csv") as temporary:
@@ -222,10 +222,10 @@ def _other_patients(dest: Path, refs: Sequence[CaseRef]) -> list[str]:
     return [f"the patient of {ref.id} ({before[ref.id]} before, {ref.patient} now)" for ref in other[:1]]
 
 
-def _open_destination(dest: Path, anew: bool) -> None:
+def _open_destination(dest: Path, replace: bool) -> None:
     """Make room for the cases: remove what is half-written, and the record of a store with other options."""
     with writing(dest.parent, dest.name):
-        if anew:
+        if replace:
             (dest / "store.json").unlink()
         (dest / "cases").mkdir(exist_ok=True)
         for path in (dest / "cases").iterdir():

@@ -158,7 +158,7 @@ class Store(HasTask):
         return f"Store({str(self.path)!r}: {self.dataset}, {len(self.cases)} cases, {len(self.table)} samples)"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the maps behind: every process opens its own."""
+        """Return the state without the memory maps: every process opens its own."""
         return {**self.__dict__, "_maps": {}}
 
     @property

@@ -324,7 +324,7 @@ def render_slice(
     """Return one slice without noise: intensities, and class indices wherever there is an organ.
 
     Args:
-        patient: Whom to show.
+        patient: The patient to draw.
         columns: x of each column of pixels.
         rows: y of each row.
         z: Height of the slice.
@@ -343,7 +343,7 @@ def render_slice(
 
 
 def _anatomical(z: float, patient: Patient) -> float:
-    """Let anatomy change ever more slowly far below and above, so that a scan can go on for as long as it likes."""
+    """Let anatomy change ever more slowly far below and above, so that a scan can have any length."""
     if z < 0:
         return float(-230 * np.tanh(-z / 230))
     return float(patient.top + 80 * np.tanh((z - patient.top) / 80)) if z > patient.top else z

@@ -164,7 +164,7 @@ def make_case(
     """Scan a patient.
 
     Args:
-        patient: Whom.
+        patient: The patient to scan.
         rng: For the field of view and the noise.
         ref: Names of the case.
         shape: Slices, height, width.

@@ -16,8 +16,8 @@ WILDCARD = re.compile(r"[*?[]")
 def walk(root: Path, leave_out: Callable[[Path], bool] | None = None) -> Iterator[tuple[Path, list[Path]]]:
     """Yield a folder and every one below it with its files, each folder once; one that may not be read has no files.
 
-    Links to folders are followed after all else, so that what lies below `root` keeps its own name, and never to a
-    folder that holds `root`. Links to nothing count as files: whoever reads them says so.
+    Links to folders are followed last, so that what lies below `root` keeps its direct path, and never to a folder that
+    holds `root`. Broken links count as files: their reader reports them.
 
     Args:
         root: Where to begin.
@@ -68,7 +68,7 @@ def _open_folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
 
 
 def _check_open(folder: Path) -> None:
-    """Raise a `DataError` where a folder may not be searched: its scans would be missing without a word."""
+    """Raise a `DataError` where a folder may not be searched: its scans would be missing silently."""
     if is_closed(folder):
         raise DataError(f"Expected a folder of scans, but {folder} may not be read. Change its permissions.")
 
@@ -128,7 +128,7 @@ def glob_cases(root: Path, pattern: str) -> dict[str, Path]:
     if Path(pattern).name == "**":
         pattern += "/*"
     expression = re.compile("".join(_WILDCARDS.get(part) or re.escape(part) for part in _PARTS.split(pattern)))
-    # Brackets stand for themselves: they are common in names, and a set of characters is hardly ever meant.
+    # Brackets stand for themselves: they are common in names, and a set of characters is rarely meant.
     cases: dict[str, Path] = {}
     for path in find(root, pattern.replace("[", "[[]")):
         match = expression.fullmatch(path.relative_to(root).as_posix())

@@ -204,7 +204,7 @@ def shared_folders(refs: Sequence[CaseRef]) -> str:
     """Return what to say where folders look like patients and hold several scans that count as several patients."""
     images = [ref.images[0] for ref in refs if ref.images and ref.patient == ref.id]
     top = Path(os.path.commonpath([path.parent for path in images])) if images else Path()
-    for level in itertools.count():  # visits may have folders of their own: sub-01/ses-1/t1.nii.gz
+    for level in itertools.count():  # visits may have separate folders: sub-01/ses-1/t1.nii.gz
         scans = Counter(path.parents[level] for path in images if top in path.parents[level + 1 :])
         if len(scans) < _PATIENTS:  # two folders are those for training and for testing
             return ""
@@ -213,7 +213,7 @@ def shared_folders(refs: Sequence[CaseRef]) -> str:
     some = ", ".join(several[:3]) + (", …" if len(several) > 3 else "")
     return (
         f"Folders hold several scans ({some}), and each scan counts as a separate patient. If a folder is a patient, "
-        "say so, or a patient may be trained on and tested on: --patient '^(.+?)_' takes what stands before the first "
+        "say so, or a patient may be trained and tested on: --patient '^(.+?)_' takes what stands before the first "
         "_ of a case's name."
     )
 
