@@ -14,7 +14,7 @@ import pytest
 
 import adawac
 from adawac.config import TrainConfig, load, to_dict
-from adawac.config.recipes import recipe_path
+from adawac.config.settings import recipe_path
 from adawac.data.phantom.scanner import phantom_source
 from adawac.data.preparation import prepare
 from adawac.data.recommendation import how_to_set
