@@ -106,11 +106,11 @@ def in_wheel(site: Path, *words: str, cwd: Path) -> "subprocess.CompletedProcess
 @pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package_and_no_other(site: Path, tmp_path: Path):
     def files(folder: Path) -> set[str]:
-        return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+        return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"}
 
     assert files(site / "adawac") == files(REPOSITORY / "src" / "adawac")
-    assert {path.name.split("-")[0] for path in site.iterdir()} == {"adawac"}
-    licences = {name.split("/")[-1] for name in files(next(site.glob("*.dist-info"))) if name.startswith("licenses/")}
+    assert {entry.name.split("-")[0] for entry in site.iterdir()} == {"adawac"}
+    licences = {file.split("/")[-1] for file in files(next(site.glob("*.dist-info"))) if file.startswith("licenses/")}
     assert licences == {"LICENSE", "THIRD-PARTY.txt"}
 
 

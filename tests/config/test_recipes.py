@@ -2,9 +2,7 @@
 
 import pytest
 
-from adawac.config import TrainConfig, load
-from adawac.config.recipes import recipe_names, recipe_path
-from adawac.data.views import ViewConfig
+from adawac.config import TrainConfig, ViewConfig, load, recipe_names, recipe_path
 from adawac.objective import PRESETS
 
 # η_β of the text is the same for both networks; the released code has another one for UNet.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adawac.config.recipes import recipe_names
+from adawac.config.settings import recipe_names
 from adawac.errors import ConfigError, MissingFileError, UnknownNameError
 from adawac.methods import METHODS
 from adawac.reproduction import grid_names, load_grid

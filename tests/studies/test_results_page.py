@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 import adawac
 from adawac.config import TrainConfig, load, to_dict
-from adawac.config.recipes import recipe_path
+from adawac.config.settings import recipe_path
 from adawac.data.phantom.scanner import phantom_source
 from adawac.data.preparation import prepare
 from adawac.data.sources.acdc import group_by_number, paper_split

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from adawac.config import OptimConfig, TrainConfig, load
-from adawac.config.recipes import recipe_names, recipe_path
+from adawac.config.settings import recipe_names, recipe_path
 from adawac.errors import MissingFileError
 from adawac.objective import PRESETS
 from adawac.runs.epoch_statistics import separation, summarise

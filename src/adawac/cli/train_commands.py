@@ -50,8 +50,7 @@ def train(
 
     Example: adawac train store --set optim.lr=0.05 --set method.options.eta_beta=8 --print-config > recipe.yaml
     """
-    from adawac.config import TrainConfig, assignments, dumps, load, override
-    from adawac.config.recipes import recipe_path
+    from adawac.config import TrainConfig, assignments, dumps, load, override, recipe_path
 
     # Options of their own for what changes most; all other settings are reached by --set.
     options = {

@@ -27,6 +27,8 @@ from adawac.config.settings import (
     TrainConfig,
     ValidationConfig,
     ViewConfig,
+    recipe_names,
+    recipe_path,
 )
 
 __all__ = [
@@ -47,6 +49,8 @@ __all__ = [
     "leaves",
     "load",
     "override",
+    "recipe_names",
+    "recipe_path",
     "save",
     "section",
     "setting",

@@ -8,7 +8,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adawac.config.schema import Config, section, setting
-from adawac.errors import near
+from adawac.errors import MissingFileError, near
+
+_RECIPES = Path(__file__).parent / "recipes"  # those of the paper's experiments, and ours
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that come with the package."""
+    return sorted(path.stem for path in _RECIPES.glob("*.yaml"))
+
+
+def recipe_path(name: Path | str) -> Path:
+    """Return the configuration file that `name` means: a file, or a recipe such as `acdc-unet`."""
+    path = Path(name)
+    if path.is_file() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path
+    known = recipe_names()
+    if str(name) not in known:
+        raise MissingFileError(
+            f"Expected a configuration file or a recipe, but got {str(name)!r}. Near names: {near(str(name), known)}."
+        )
+    return _RECIPES / f"{name}.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)

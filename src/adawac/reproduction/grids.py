@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adawac.config import Config, TrainConfig, leaves, load, override, setting
-from adawac.config.recipes import recipe_path
+from adawac.config.settings import recipe_path
 from adawac.errors import ConfigError, MissingFileError, UnknownNameError, near
 from adawac.evaluation.evaluation_record import CASE_METRICS
 
