@@ -27,7 +27,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "LoadReport": "pretrained:LoadReport",
-        "MODELS": "libraries:MODELS",
+        "MODELS": "networks:MODELS",
         "ModelInfo": "builder:ModelInfo",
         "TransUNet": "transunet:TransUNet",
         "WeightsError": "weight_files:WeightsError",
