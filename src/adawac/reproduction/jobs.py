@@ -139,7 +139,7 @@ def make_jobs(rows: Iterable[Row], store: Path, root: Path, conventions: Sequenc
     digest, store, root = store_digest(store), store.absolute(), root.absolute()
     planned = []
     for row in rows:
-        shared = {"root": root, "conventions": tuple(conventions), "part": row.score, "tta": row.tta}
+        shared: dict[str, Any] = {"root": root, "conventions": tuple(conventions), "part": row.score, "tta": row.tta}
         configs = [override(row.config, {"data.store": store, "seed": seed}) for seed in row.seeds]
         planned.append((row, [Job(name=_name(config, digest), config=config, **shared) for config in configs]))
     return planned
@@ -148,7 +148,7 @@ def make_jobs(rows: Iterable[Row], store: Path, root: Path, conventions: Sequenc
 def in_order(planned: Planned) -> list[Job]:
     """Return each job once: by priority of the rows; within a priority all rows' first seeds, then their second."""
     ranked = [(row.priority, turn, job) for row, jobs in planned for turn, job in enumerate(jobs)]
-    return list({job.name: job for _, _, job in sorted(ranked, key=lambda ranks: ranks[:2])}.values())
+    return list(dict.fromkeys(job for _, _, job in sorted(ranked, key=lambda ranks: ranks[:2])))
 
 
 def store_digest(store: Path) -> str:
