@@ -203,7 +203,7 @@ def sweep(bench, batch):
         Layer((batch, 64, 112, 112), 32, True, False),
         Layer((batch, 256, 56, 56), 32, True, True),
     ]
-    defaults = {name: getattr(normalise, name) for name in SWEEP}
+    defaults = {name: getattr(norms, name) for name in SWEEP}
     tried = [
         dict(zip(("TILE", "WARPS"), pair, strict=True)) for pair in itertools.product(SWEEP["TILE"], SWEEP["WARPS"])
     ]
@@ -211,7 +211,7 @@ def sweep(bench, batch):
     rows = []
     for changed in tried:
         for name, value in {**defaults, **changed}.items():
-            setattr(normalise, name, value)
+            setattr(norms, name, value)
         norms._plan.cache_clear()
         times = [round(bench.milliseconds(steps(layer, bench.device)[1]), 4) for layer in layers]
         rows.append({**changed, "sum_ms": round(sum(times), 4), "ms": dict(zip(map(str, layers), times, strict=True))})

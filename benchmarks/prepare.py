@@ -8,6 +8,7 @@ process, files warm in the page cache.
 """
 
 import argparse
+import json
 import os
 import platform
 import statistics

@@ -114,6 +114,8 @@ def draw(entries: list[dict], result: dict, grid: Grid, path: Path = PICTURE) ->
         axes = figure.subplots()
         for consistency, colour in ((False, STYLE.muted), (True, STYLE.ce)):
             runs = [entry["patients"] for entry, kind in listed if kind == Kind("unet", consistency)]
+            if not runs:
+                continue
             label = f"median of {len(runs)} UNet runs {'that compare' if consistency else 'that do not compare'} views"
             medians = [100 * median(run[patient] for run in runs) for patient in patients]
             axes.plot(intensities, medians, "o-", color=colour, label=label)

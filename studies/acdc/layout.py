@@ -1,15 +1,14 @@
 """What the page shows, as data: `page.yaml` with the rows of `grid.yaml`, and which run folder belongs to which row."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adawac.config import to_dict
 from adawac.config.schema import parse
 from adawac.methods import build_method
 from adawac.reproduction import load_grid
-from adawac.reproduction.collected_results import decisive_settings, run_name
+from adawac.reproduction.collected_results import decisive_settings, fits, planned_settings, run_name
 from adawac.reproduction.grids import Grid, Row
 from adawac.runs import Run, list_runs
 
@@ -118,14 +117,10 @@ def find_runs(grid: Grid, folders: Iterable[Path], names: Iterable[str] | None =
         folders: Where run folders lie.
         names: Which runs; all by default.
     """
-    wanted = {
-        run_name(row, seed): decisive_settings(to_dict(replace(row.config, seed=seed)))
-        for row in grid.rows()
-        for seed in row.seeds
-    }
+    wanted = {run_name(row, seed): planned_settings(row, seed) for row in grid.rows() for seed in row.seeds}
     runs = [(run, decisive_settings(run.settings)) for folder in folders for run in list_runs(folder)]
     chosen = wanted if names is None else {name: wanted[name] for name in names}
-    return {name: run for name, settings in chosen.items() for run, run_settings in runs if run_settings == settings}
+    return {name: run for name, settings in chosen.items() for run, made in runs if fits(settings, made)}
 
 
 def uses_consistency(row: Row) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from adawac.cli import run
 from adawac.config import TrainConfig, override
 from adawac.config.schema import parse
+from adawac.data import recommendation
 from adawac.data.diagnosis import diagnose
 from adawac.data.diagnosis_figure import draw_diagnosis
 from adawac.data.preparation import prepare
@@ -292,6 +294,21 @@ def test_what_is_recommended_are_the_defaults(tmp_path):
         "method.options.lambda_ac": defaults.lambda_ac,
     }
     assert override(TrainConfig(), settings).method.options == {"eta_beta": 1.0, "lambda_ac": 1.0}
+
+
+def test_the_hint_quotes_what_the_study_wrote(monkeypatch):
+    study = json.loads(Path(recommendation.__file__).with_name("recommendations.json").read_text())
+    few, usual = study["few_slices"], study["usual"]
+    few["evidence"]["these"] |= {"seeds": [1, 2], "gains": [1.0, 5.42], "mean": 3.21}
+    few["settings"]["method.hold_epochs"] = 7
+    usual["evidence"]["best_cell"]["ahead"] = 0.56
+    study["no_gain"]["strong"]["mean"] = -1.23
+    monkeypatch.setattr(recommendation, "_study", lambda: study)
+    hint = recommendation.how_to_set(few["below"] - 1)
+    assert hint["settings"]["method.hold_epochs"] == 7
+    assert "+3.2 points over the baseline (2 seeds: +1.0, +5.4)" in hint["basis"][0]
+    assert "-1.2 points" in hint["basis"][1]
+    assert "was 0.6 points below the best" in recommendation.how_to_set(few["below"])["basis"][0]
 
 
 def test_nothing_to_look_at(tmp_path):

@@ -113,7 +113,9 @@ def test_prepared_voxels_know_where_they_are(orientation, spacing):
         assert prepared.spacing[0] == 2.5
         assert prepared.spacing[2] == 1.3
         wide = np.array(case.shape) * case.spacing
-        assert sorted(np.array(prepared.shape) * prepared.spacing) == pytest.approx(sorted(wide), abs=max(prepared.spacing) / 2)
+        assert sorted(np.array(prepared.shape) * prepared.spacing) == pytest.approx(
+            sorted(wide), abs=max(prepared.spacing) / 2
+        )
 
 
 def test_a_scan_thinner_than_the_wanted_voxels_keeps_a_slice():

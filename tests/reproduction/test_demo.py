@@ -30,14 +30,14 @@ def test_the_demo_trains_scores_and_reports(small, tmp_path, monkeypatch, capsys
     assert run(["demo", "--epochs", "1", "--json"]) == 0  # finds everything done
     found = json.loads(capsys.readouterr().out)
     assert list(found["dice"]) == list(demo.METHODS)
-    assert all(0 <= one <= 1 for one in found["dice"].values())
+    assert all(0 <= dice <= 1 for dice in found["dice"].values())
     assert {folder: (folder / "run.json").read_bytes() for folder in runs} == written
 
 
 def test_the_demos_runs_differ_in_the_method_alone():
-    one, other = (demo.settings(Path("store"), method, 1, 5) for method in ("baseline", "adawac"))
-    assert one.summary.items() - other.summary.items() == {("method", "baseline")}
-    assert (one.data, one.optim, one.model, one.epochs, one.seed) == (
+    first, other = (demo.settings(Path("store"), method, 1, 5) for method in ("baseline", "adawac"))
+    assert first.summary.items() - other.summary.items() == {("method", "baseline")}
+    assert (first.data, first.optim, first.model, first.epochs, first.seed) == (
         other.data,
         other.optim,
         other.model,

@@ -32,8 +32,8 @@ def test_figures_are_drawn_and_quick_ones_marked(planned, tmp_path):
     quick = draw_figures(name, grid, rows, tmp_path, quick=True)
     assert [path.name for path in plain] == [f"grid-{n}.{ending}" for n in (1, 2) for ending in ("png", "pdf")]
     assert [path.name for path in quick] == [f"grid-quick-{n}.{ending}" for n in (1, 2) for ending in ("png", "pdf")]
-    for one, other in zip(plain[::2], quick[::2], strict=True):
-        with Image.open(one) as first, Image.open(other) as second:
+    for path, other in zip(plain[::2], quick[::2], strict=True):
+        with Image.open(path) as first, Image.open(other) as second:
             assert MARK not in first.info["Description"]
             assert second.info["Description"].startswith(MARK)
             assert second.info["Title"].endswith("(quick)")

@@ -39,11 +39,13 @@ def test_a_grid_of_ones_own_takes_any_store_that_has_its_columns(tmp_path, small
 
 def synapse_table(training, dataset="synapse") -> SampleTable:
     """The samples of a store of Synapse with these training cases, and the paper's test cases of one slice each."""
-    cases = {f"case{number:04d}": one for number, one in training.items()} | {f"test{k}": (1, 0, 0) for k in range(12)}
+    cases = {f"case{number:04d}": counts for number, counts in training.items()} | {
+        f"test{k}": (1, 0, 0) for k in range(12)
+    }
     rows = [(case, k, first <= k <= last) for case, (count, first, last) in cases.items() for k in range(count)]
     case, number, dense = (np.array(column) for column in zip(*rows, strict=True))
     return SampleTable(
-        id=np.array([sample_id(dataset, one, one, "0", k) for one, k, _ in rows]),
+        id=np.array([sample_id(dataset, case, case, "0", k) for case, k, _ in rows]),
         patient=case,
         case=case,
         slice=number,

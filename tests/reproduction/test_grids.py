@@ -54,7 +54,7 @@ def test_a_table_has_the_papers_rows_and_columns(number):
     rows = grid.rows()
     assert [row.labels["method"] for row in rows] == METHODS_OF[number] * (4 if number in (1, 5, 6) else 1)
     if number in (1, 5, 6):
-        assert [row.config.data.subset for row in rows] == [one for one in SUBSETS for _ in range(2)]
+        assert [row.config.data.subset for row in rows] == [subset for subset in SUBSETS for _ in range(2)]
     for row in rows:
         printed = grid.printed(row)
         assert list(printed) == list(grid.columns)
@@ -90,7 +90,7 @@ def test_a_number_of_the_paper_equals_its_copy_with_and_without_a_spread():
 @pytest.mark.parametrize("number", FIGURES)
 def test_a_figure_says_what_is_drawn(number):
     _, grid = load_grid(f"figure-{number}")
-    assert [one.name for one in grid.drawings] == [FIGURES[number]]
+    assert [drawing.name for drawing in grid.drawings] == [FIGURES[number]]
     methods = [row.config.method.name for row in grid.rows()]
     assert methods == (["adawac"] if FIGURES[number] in ("curves", "weights") else ["adawac", "baseline"])
 
@@ -107,7 +107,7 @@ def paper_tex() -> str:
 @pytest.mark.parametrize("number", TABLES)
 def test_the_numbers_are_those_of_the_paper(number):
     tables = re.findall(r"\\begin\{table\*?\}.*?\\end\{table\*?\}", paper_tex(), re.DOTALL)
-    (table,) = [one for one in tables if f"\\label{{{TABLES[number]}}}" in one]
+    (table,) = [table for table in tables if f"\\label{{{TABLES[number]}}}" in table]
     body = table[table.index(r"\midrule") : table.index(r"\bottomrule")]
     # Names have digits, too: a cell is a number where it is nothing else.
     cells = [cell for line in body.split("\\\\") for cell in line.replace("\n", " ").split("&")]
@@ -116,9 +116,11 @@ def test_the_numbers_are_those_of_the_paper(number):
     _, grid = load_grid(f"table-{number}")
     rows = [list(grid.printed(row).values()) for row in grid.rows()]
     ours = [
-        one for row in (zip(*rows, strict=True) if number == 2 else rows) for one in row
+        cell for row in (zip(*rows, strict=True) if number == 2 else rows) for cell in row
     ]  # Table 2 lies on its side
-    assert [f"{one.mean:.2f} ± {one.std:.2f}" if one.std is not None else f"{one.mean:.2f}" for one in ours] == in_paper
+    assert [
+        f"{cell.mean:.2f} ± {cell.std:.2f}" if cell.std is not None else f"{cell.mean:.2f}" for cell in ours
+    ] == in_paper
     assert len(ours) >= 10
 
 
@@ -203,14 +205,24 @@ def test_axes_are_settings_options_or_names(tmp_path):
     assert all(row.config.method.options == {"eta_beta": 1.0} and row.config.forward == "separate" for row in rows)
 
 
-def test_the_grid_of_the_documentation_can_be_read(tmp_path):
+def test_the_grids_of_the_documentation_can_be_read(tmp_path):
     page = (REPOSITORY / "docs" / "how-to" / "reproduce.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "grid.yaml").write_text(text, encoding="utf-8")
+    axes, listed = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "grid.yaml").write_text(axes, encoding="utf-8")
     _, grid = load_grid(tmp_path / "grid.yaml")
     rows = grid.rows()
     assert len(rows) == 2 * 2 * 3
     assert [row.config.epochs for row in rows if row.labels["method"] == "plain"] == [50, 50, 100, 100]
+    (tmp_path / "grid.yaml").write_text(listed, encoding="utf-8")
+    (tmp_path / "my-lists").mkdir()
+    (tmp_path / "my-lists" / "train.txt").touch()
+    _, grid = load_grid(tmp_path / "grid.yaml")
+    base, candidate = grid.rows()
+    assert (base.name, base.seeds, base.score) == ("baseline", (1, 2, 3), "test")
+    assert (candidate.seeds, candidate.score, candidate.tta, candidate.priority) == ((1,), "val", True, 1)
+    assert candidate.config.data.split == str(tmp_path / "my-lists")
+    assert grid.conventions == ("strict",)
+    assert grid.results == str(tmp_path / "results.json")
 
 
 def test_null_takes_an_option_of_the_recipe_away(tmp_path):
@@ -240,7 +252,7 @@ def test_presets_are_chosen_where_the_grid_has_them(tmp_path):
     _, grid = load_grid(write_grid(tmp_path / "grid.yaml", axes=axes, paper=paper))
     (row,) = grid.with_presets(("official",)).rows()
     assert list(row.labels) == ["method", "preset"]
-    assert [one.mean for one in grid.printed(row).values()] == [4, 5, 6]
+    assert [number.mean for number in grid.printed(row).values()] == [4, 5, 6]
     by_name = {"kind": {"text": {"method.preset": "paper"}, "code": {"method.preset": "official"}}}
     _, grid = load_grid(write_grid(tmp_path / "grid.yaml", axes=by_name, paper={}))
     with pytest.raises(ConfigError, match=r"the axis kind sets it\. Leave --preset out"):

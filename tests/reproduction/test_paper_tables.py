@@ -50,7 +50,7 @@ def test_a_runs_numbers_are_means_over_cases_then_classes():
     assert run_value(scores, Column(name="S", metric="dice", class_name="spleen")) == pytest.approx(100 * mean[1])
     assert math.isnan(run_value(scores, Column(name="X", metric="dice", class_name="heart")))
     assert math.isnan(run_value([], Column(name="DSC", metric="dice")))
-    surface = [replace(one, metric="surface_dice") for one in scores if one.metric == "dice"]
+    surface = [replace(score, metric="surface_dice") for score in scores if score.metric == "dice"]
     assert run_value(surface, Column(name="NSD", metric="surface_dice")) == pytest.approx(100 * mean.mean())
 
 
@@ -210,7 +210,7 @@ def test_groups_are_ordered_by_themselves(compared):
         "half-vol": {"baseline": [3, 1, 1], "adawac": [2, 2, 1]},
     }
     comparison = compared({("baseline", 1): 0.2, ("adawac", 1): 0.4}, axes=axes, paper=paper)
-    found = {one.labels: one.agrees for one in comparison.orderings if one.column == "DSC"}
+    found = {ordering.labels: ordering.agrees for ordering in comparison.orderings if ordering.column == "DSC"}
     assert found == {("full",): True, ("half-vol",): False}
 
 
@@ -227,7 +227,7 @@ def test_without_a_paper_ours_stand_alone(compared, tmp_path):
 
 def test_a_pages_groups_have_their_names_once_above_three_lines(compared):
     axes = {"subset": ["full", "half-vol"], "method": ["baseline", "adawac"]}
-    paper = {one: {"baseline": [71.5, 1, 1], "adawac": [72.5, 0, 1]} for one in axes["subset"]}
+    paper = {subset: {"baseline": [71.5, 1, 1], "adawac": [72.5, 0, 1]} for subset in axes["subset"]}
     comparison = compared({("baseline", 1): 0.2, ("adawac", 1): 0.4}, axes=axes, paper=paper)
     page = to_html(to_tables(comparison, quick=False), comparison, quick=False)
     groups = re.findall(r'<th scope="rowgroup" colspan="(\d)"><span>(.*?)</span>', page)

@@ -63,8 +63,8 @@ def test_a_grid_on_ray_equals_the_same_grid_on_processes(tmp_path, small_store, 
     assert [run.evaluations for run in list_runs(tmp_path / "ray")] == [["test-adawac-last"]] * 2
     assert reproduce(path, tmp_path / "ray", **options).skipped == 2
     here = reproduce(path, tmp_path / "here", data=small_store)
-    for one, other in zip(found.comparison.lines, here.comparison.lines, strict=True):
-        assert [cell.mean for cell in one.cells] == pytest.approx([cell.mean for cell in other.cells], abs=1e-3)
+    for line, other in zip(found.comparison.lines, here.comparison.lines, strict=True):
+        assert [cell.mean for cell in line.cells] == pytest.approx([cell.mean for cell in other.cells], abs=1e-3)
 
 
 @pytest.mark.slow

@@ -160,10 +160,12 @@ def test_a_killed_job_fails_alone_and_is_resumed(tmp_path, small_store):
     assert epoch > 0
 
     # Interrupted this time: it goes on from where it was, and saves.
-    def stop(jobs):
-        raise KeyboardInterrupt
+    class StopOnceResumed(Told):
+        def tick(self):
+            if any("from epoch" in job.log.read_text() for job in self.running):
+                raise KeyboardInterrupt
 
-    again = Told(stop)
+    again = StopOnceResumed()
     with pytest.raises(KeyboardInterrupt):
         reproduce(path, tmp_path / "out", data=small_store, watch=again)
     run = Run(job.folder)

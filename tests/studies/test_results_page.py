@@ -400,7 +400,8 @@ class TestPage:
         numbers = dict.fromkeys(_MEASURES, 0.25)
         separation = [{**numbers, "beta_auc": auc, "beta_by_group": {"NOR": auc, "RV": 0.5}} for auc in (0.5, 0.7)]
         entries = [
-            entry("ada", seed, 0.8, (1.0, 1.0), separation=one) for seed, one in zip((1, 2), separation, strict=True)
+            entry("ada", seed, 0.8, (1.0, 1.0), separation=numbers)
+            for seed, numbers in zip((1, 2), separation, strict=True)
         ]
         (tmp_path / "there.png").touch()
         pictures = [Picture("ada", "weights", tmp_path / f"{name}.png", "β") for name in ("there", "absent")]
@@ -431,7 +432,7 @@ class TestGap:
 
     def test_patients_count_once_with_the_mean_of_their_seeds(self):
         seeds = [{"a": 0.9, "b": 0.2, "c": 0.4, "d": 0.7}, {"a": 0.7, "b": 0.6, "c": 0.4, "d": 0.7}]
-        entries = [{"row": "ours", "patients": one} for one in seeds] + [{"row": "other", "patients": {}}]
+        entries = [{"row": "ours", "patients": patients} for patients in seeds] + [{"row": "other", "patients": {}}]
         found = gap.by_patient("ours", entries)
         assert (found["seeds"], found["all"], found["others"]) == pytest.approx((2, 57.5, 75))
         assert found["lowest"] == pytest.approx({"b": 40, "c": 40})
@@ -445,7 +446,7 @@ class TestBrightScans:
         assert set(found) == set(tests.patient.tolist())
         [case, *others] = sorted(set(tests.case[tests.patient == (first := sorted(found)[0])].tolist()))
         assert not others
-        images, labels = (np.asarray(one) for one in opened.stack(case))
+        images, labels = (np.asarray(stack) for stack in opened.stack(case))
         inside = [image[0][label > 0] for image, label in zip(images, labels, strict=True)]
         assert found[first] == pytest.approx(float(np.concatenate(inside).mean()), rel=1e-5)
 
@@ -463,7 +464,7 @@ class TestBrightScans:
         ]
         found = bright_scans.describe(entries, bright, grid)
         assert found["brightest"] == "white"
-        assert [(one["consistency"], one["runs"], one["lowest"], one["highest"]) for one in found["kinds"]] == [
+        assert [(kind["consistency"], kind["runs"], kind["lowest"], kind["highest"]) for kind in found["kinds"]] == [
             (False, 1, pytest.approx(1), pytest.approx(1)),
             (True, 2, pytest.approx(-1), pytest.approx(1)),
         ]

@@ -116,7 +116,7 @@ def test_the_section_counts_by_network_and_compares_seeds():
         entry("b", 1, 0.9, {"ends": {**four, "last_sparse": 1, "epochs_off": 5}}, "transunet"),
     ]
     rows = {"a": entries[:3], "b": entries[3:]}
-    text = page._ends([one for one in entries if "ends" in one], rows)
+    text = page._ends([run for run in entries if "ends" in run], rows)
     lines = text.splitlines()
     assert lines[0] == "## Where a run ends"
     assert "| `unet` | 4 of 24 | 2 | 200 | 3 (1.5 %) |" in lines

@@ -36,11 +36,9 @@ def read_entries(path: Path | str) -> list[Entry]:
 
 def find_entry(entries: Iterable[Entry], row: Row, seed: int) -> Entry | None:
     """Return the entry of a row's run, if its settings are still those of the row."""
-    settings = decisive_settings(to_dict(replace(row.config, seed=seed)))
-    name = run_name(row, seed)
-    return next(
-        (entry for entry in entries if entry["name"] == name and _without_free(entry["settings"]) == settings), None
-    )
+    settings = planned_settings(row, seed)
+    named = (entry for entry in entries if entry["name"] == run_name(row, seed))
+    return next((entry for entry in named if fits(settings, entry["settings"])), None)
 
 
 def entry_value(entry: Entry, column: Column, convention: str) -> float:
@@ -53,6 +51,17 @@ def entry_value(entry: Entry, column: Column, convention: str) -> float:
 def run_name(row: Row, seed: int) -> str:
     """Return what results call the run of a row."""
     return f"{row.name}-seed{seed}"
+
+
+def planned_settings(row: Row, seed: int) -> dict[str, Any]:
+    """Return the decisive settings of the run of a row."""
+    return decisive_settings(to_dict(replace(row.config, seed=seed)))
+
+
+def fits(planned: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
+    """Tell whether a run has the settings that were planned; what these leave open, it has decided itself."""
+    undecided = {leaf.path for leaf in leaves(TrainConfig) if leaf.default in ("auto", None)} - planned.keys()
+    return {path: value for path, value in made.items() if path not in undecided} == planned
 
 
 def decisive_settings(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,10 +78,6 @@ def decisive_settings(data: Mapping[str, Any]) -> dict[str, Any]:
             settings[leaf.path] = value
     if "/" in settings.get("data.split", ""):  # a folder of lists, which may lie elsewhere on another machine
         settings["data.split"] = Path(settings["data.split"]).name
-    return _without_free(settings)
-
-
-def _without_free(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {path: value for path, value in settings.items() if path not in NOT_DECISIVE}
 
 
@@ -92,11 +97,11 @@ def collect(
     if not grid.results:
         raise ConfigError("Expected a grid that names its results file, but got none. Add results: FILE.json to it.")
     planned = {run_name(row, seed): (row, seed) for row in grid.rows() for seed in row.seeds}
-    wanted = {name: decisive_settings(to_dict(replace(row.config, seed=seed))) for name, (row, seed) in planned.items()}
+    wanted = {name: planned_settings(row, seed) for name, (row, seed) in planned.items()}
     collected: dict[str, Entry] = {}
     for run in (run for folder in folders for run in list_runs(folder)):
         settings = decisive_settings(run.settings)
-        for name in [name for name in planned if wanted[name] == settings]:
+        for name in [name for name in planned if fits(wanted[name], settings)]:
             row, seed = planned[name]
             try:
                 if _is_complete(run, grid, row):
@@ -109,7 +114,7 @@ def collect(
     names = sorted(entries, key=lambda name: (order.get(name, len(order)), name))
     lines = [json.dumps(entries[name]) for name in names]
     write_text(Path(grid.results), '{"runs": [\n' + ",\n".join(lines) + "\n]}\n")  # a line each: diffs stay readable
-    return list(collected)
+    return [name for name in planned if name in collected]
 
 
 def _is_complete(run: Run, grid: Grid, row: Row) -> bool:

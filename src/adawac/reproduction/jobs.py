@@ -142,7 +142,7 @@ def make_jobs(rows: Iterable[Row], store: Path, root: Path, conventions: Sequenc
 def in_order(planned: Planned) -> list[Job]:
     """Return each job once: by priority of the rows; within a priority all rows' first seeds, then their second."""
     ranked = [(row.priority, turn, job) for row, jobs in planned for turn, job in enumerate(jobs)]
-    return list({job.name: job for _, _, job in sorted(ranked, key=lambda ranks: ranks[:2])}.values())
+    return list(dict.fromkeys(job for _, _, job in sorted(ranked, key=lambda ranks: ranks[:2])))
 
 
 def store_digest(store: Path) -> str:
