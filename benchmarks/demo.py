@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from adawac.figures import draw
-from adawac.reproduction.demo import METHODS, SUBSET, demonstrate
+from adawac.reproduction.demo import DEMO_METHODS, SUBSET, demonstrate
 from adawac.runs import Run
 from benchmarks.result_files import RESULTS, write_result
 
@@ -45,7 +45,7 @@ def main():
     draw("separation", [seeds[0].pop("run")], ROOT / "docs" / "assets" / "demo-separation.png", width="text")
     result = {
         "subset": SUBSET,
-        "methods": list(METHODS),
+        "methods": list(DEMO_METHODS),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "seeds": [{key: value for key, value in run.items() if key != "run"} for run in seeds],
     }

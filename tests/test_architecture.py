@@ -49,7 +49,6 @@ GERUNDS = {
     "lightning": "a library",
 }
 SMALL = {
-    "evaluation.scorer_process": "a program, started as a process that imports no torch",
     "integrations.nnunet.samples": "works and is tested without nnU-Net, which its only importer needs",
     "integrations.nnunet.trainers.adawac_nnunet_trainers": "nnU-Net imports it by its file's name",
 }
@@ -160,6 +159,40 @@ def test_a_small_module_with_a_single_importer_gives_a_reason():
 
 def test_the_tree_stays_small():
     assert len(MODULES) <= 175
+
+
+def test_no_class_name_stands_for_two_things():
+    names = Counter(
+        node.name
+        for path in MODULES.values()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} == {
+        "RunFolder"
+    }  # Lightning's callback and MONAI's handler
+
+
+def test_a_training_step_runs_through_at_most_15_files(config, tmp_path):
+    from adawac.runs.recorder import RunRecorder
+    from adawac.train.setup import set_up
+    from adawac.train.step import TrainStep
+
+    trainer = set_up(config)
+    recorder = RunRecorder(tmp_path / "run", trainer.criterion, samples=trainer.samples.table, config=config)
+    step = TrainStep(trainer)
+    batch = next(iter(step.inputs(1, 0)))
+    files: set[str] = set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename))
+    try:
+        step(batch, 1, 0)
+    finally:
+        sys.setprofile(before)
+        recorder.close()
+    ours = {Path(file) for file in files if file.startswith(str(SOURCE))}
+    assert {SOURCE / "algorithm.py", SOURCE / "runs" / "recorder.py"} <= ours
+    assert len(ours) <= 15, sorted(ours)
 
 
 def test_variables_are_not_called_one():

@@ -29,10 +29,6 @@ def test_every_error_is_also_the_builtin_a_caller_expects(kind: type[AdawacError
         raise kind("message")
 
 
-def test_all_errors_are_exported() -> None:
-    assert {kind.__name__ for kind in KINDS} | {"near"} == set(errors.__all__)
-
-
 def test_near_names_come_closest_first() -> None:
     assert near("momentun", ["lr", "momentum", "moment"]).startswith("'momentum'")
 

@@ -29,7 +29,7 @@ def test_the_demo_trains_scores_and_reports(small, tmp_path, monkeypatch, capsys
 
     assert run(["demo", "--epochs", "1", "--json"]) == 0  # finds everything done
     found = json.loads(capsys.readouterr().out)
-    assert list(found["dice"]) == list(demo.METHODS)
+    assert list(found["dice"]) == list(demo.DEMO_METHODS)
     assert all(0 <= dice <= 1 for dice in found["dice"].values())
     assert {folder: (folder / "run.json").read_bytes() for folder in runs} == written
 

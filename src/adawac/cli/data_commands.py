@@ -18,7 +18,7 @@ _MOST_CASES = 20  # more of them than this would scroll everything else away
 SourceName = Annotated[str, Parameter(help="How the scans are laid out: acdc, synapse, nifti or dicom.")]
 Axis = Annotated[int | None, Parameter(help="Voxel axis along which volumes are cut; the source's by default.")]
 Workers = Annotated[int | None, Parameter(help="Processes; all processors by default.")]
-Modality = Annotated[str | None, Parameter(help="CT or MR: decides how intensities are clipped.")]
+ModalityOption = Annotated[str | None, Parameter(help="CT or MR: decides how intensities are clipped.")]
 
 
 @Parameter(name="*")
@@ -114,7 +114,7 @@ def prepare(
     size: Annotated[tuple[int, int] | None, Parameter(help="Keep copies of this height and width as well.")] = None,
     unit: Annotated[Literal["slice", "volume"] | None, Parameter(help="What one sample is.")] = None,
     options: SourceOptions = _PLAIN,
-    modality: Modality = None,
+    modality: ModalityOption = None,
     dataset: Annotated[str | None, Parameter(help="Name of the data set.")] = None,
     workers: Workers = None,
     overwrite: Annotated[bool, Parameter(help="Prepare again with other options, over an existing store.")] = False,

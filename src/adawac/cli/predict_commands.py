@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from adawac.inference.prediction import Prediction
 
-Checkpoint = Annotated[str | None, Parameter(help="last, best or another one; what the run selects by default.")]
+CheckpointOption = Annotated[str | None, Parameter(help="last, best or another one; what the run selects by default.")]
 TrustCode = Annotated[
     bool,
     Parameter(help="Allow a model folder to import code that it names. Know who made it."),
@@ -33,7 +33,7 @@ def predict(
     ensemble: Annotated[
         tuple[Path, ...], Parameter(help="Further runs: probabilities are averaged.", consume_multiple=True)
     ] = (),
-    checkpoint: Checkpoint = None,
+    checkpoint: CheckpointOption = None,
     format: Annotated[Literal["nifti", "seg"], Parameter(help="NIfTI, or DICOM SEG for DICOM series.")] = "nifti",
     values: Annotated[
         Literal["dataset", "index"], Parameter(help="The data set's own label values, or 0, 1, 2, …")
@@ -111,7 +111,7 @@ def export(
     /,
     *,
     out: Annotated[Path, Parameter(help="The file model.onnx, or a folder.")],
-    checkpoint: Checkpoint = None,
+    checkpoint: CheckpointOption = None,
     overwrite: Annotated[bool, Parameter(help="Replace what is there.")] = False,
     trust_code: TrustCode = False,
     as_json: AsJson = False,

@@ -11,18 +11,18 @@ from typing import Any, TypeVar
 
 from adawac.errors import ConfigError, DataError
 
-Job = TypeVar("Job")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def run_jobs(
-    function: Callable[[Job], Result],
-    jobs: Iterable[Job],
+    function: Callable[[Item], Result],
+    jobs: Iterable[Item],
     *,
     title: str,
     workers: int | None = None,
     progress: bool | None = None,
-) -> Iterator[tuple[Job, Result]]:
+) -> Iterator[tuple[Item, Result]]:
     """Yield each job with what `function` made of it, as they finish; an exception cancels the rest.
 
     Args:
@@ -50,12 +50,12 @@ def check_workers(workers: int | None) -> None:
         raise ConfigError(f"Expected at least one worker process, but got {workers}. Leave it out for all processors.")
 
 
-def _in_processes(function: Callable[[Job], Result], jobs: list[Job], workers: int) -> Iterator[tuple[Job, Result]]:
+def _in_processes(function: Callable[[Item], Result], jobs: list[Item], workers: int) -> Iterator[tuple[Item, Result]]:
     # Spawned, not forked: the parent may hold threads (torch, a GPU) that a fork would copy in an unknown state.
     # The function may carry a source with thousands of paths: it is sent once to each process, not with every job.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_receive, initargs=(function,)) as pool:
         with _out_of_reach():
-            futures: dict[Future[Result], Job] = {pool.submit(_call, job): job for job in jobs}
+            futures: dict[Future[Result], Item] = {pool.submit(_call, job): job for job in jobs}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()

@@ -12,17 +12,17 @@ from adawac.evaluation.tables import Table, to_latex, to_markdown
 from adawac.files import write_text
 from adawac.reproduction.grid_data import MARK
 from adawac.reproduction.jobs import Job, JobOutcome
-from adawac.reproduction.paper_tables import Cell, Comparison, Ordering
+from adawac.reproduction.paper_tables import Cell, Ordering, PaperComparison
 
 _PAGE = Path(__file__).with_name("page.html")
 
 
-def mark_of(comparison: Comparison, quick: bool) -> str:
+def mark_of(comparison: PaperComparison, quick: bool) -> str:
     """Return what stands above numbers that are not to be held against the paper's; nothing above others."""
     return MARK if quick else comparison.mark
 
 
-def to_html(tables: Sequence[Table], comparison: Comparison, *, quick: bool) -> str:
+def to_html(tables: Sequence[Table], comparison: PaperComparison, *, quick: bool) -> str:
     """Return the page: the paper's numbers, ours and the differences below each other, then the order of the methods.
 
     Args:
@@ -99,7 +99,7 @@ _NONE = "missing"
 
 
 def write_comparison(
-    comparison: Comparison, folder: Path, *, quick: bool, failures: Mapping[Job, JobOutcome]
+    comparison: PaperComparison, folder: Path, *, quick: bool, failures: Mapping[Job, JobOutcome]
 ) -> list[Path]:
     """Write the comparison in every format, and return the files."""
     stem = f"{comparison.name}-quick" if quick else comparison.name
@@ -117,7 +117,7 @@ def write_comparison(
     return paths
 
 
-def to_tables(comparison: Comparison, *, quick: bool, columns: Sequence[str] | None = None) -> list[Table]:
+def to_tables(comparison: PaperComparison, *, quick: bool, columns: Sequence[str] | None = None) -> list[Table]:
     """Return the numbers and the orderings as tables of text.
 
     Args:
@@ -143,7 +143,7 @@ def to_tables(comparison: Comparison, *, quick: bool, columns: Sequence[str] | N
     return [numbers, _order_table(comparison, quick)] if comparison.orderings else [numbers]
 
 
-def _order_table(comparison: Comparison, quick: bool) -> Table:
+def _order_table(comparison: PaperComparison, quick: bool) -> Table:
     others = [axis for axis in comparison.grid.dimensions if axis != comparison.grid.compared]
     shown = [axis for axis in others if axis in comparison.axes]
     rows: list[tuple[str, ...]] = []
@@ -176,7 +176,7 @@ def _verdict(ordering: Ordering) -> str:
     return _shown(f"{'yes' if ordering.agrees else 'no'}{without}{partly}")
 
 
-def _title(comparison: Comparison, quick: bool) -> str:
+def _title(comparison: PaperComparison, quick: bool) -> str:
     title = comparison.grid.title or "ours beside the paper"
     return _shown(f"{comparison.name}: {title}") + (" (quick)" if quick else "")
 
@@ -185,17 +185,17 @@ def _ours(quick: bool) -> str:
     return "quick" if quick else "ours"
 
 
-def _heading(comparison: Comparison, name: str) -> str:
+def _heading(comparison: PaperComparison, name: str) -> str:
     metric = next(column.metric for column in comparison.grid.named_columns if column.name == name)
     return _shown(f"{name}, %" if metric in ("dice", "surface_dice") else f"{name}, {_unit(comparison)}")
 
 
-def _unit(comparison: Comparison) -> str:
+def _unit(comparison: PaperComparison) -> str:
     usual = "voxel" if comparison.grid.convention in IN_VOXELS else "mm"
     return (comparison.unit or usual).replace("voxel", "voxels")
 
 
-def _notes(comparison: Comparison, quick: bool) -> tuple[str, ...]:
+def _notes(comparison: PaperComparison, quick: bool) -> tuple[str, ...]:
     grid = comparison.grid
     seeds = ", ".join(str(seed) for seed in comparison.seeds)
     notes = [f"Ours: mean ± standard deviation (n - 1) over the seeds {seeds}; convention {grid.convention}."]
@@ -248,7 +248,7 @@ def _plain_text(table: Table) -> Table:
     )
 
 
-def to_dict(comparison: Comparison, *, quick: bool, failures: Mapping[Job, JobOutcome]) -> dict[str, Any]:
+def to_dict(comparison: PaperComparison, *, quick: bool, failures: Mapping[Job, JobOutcome]) -> dict[str, Any]:
     """Return everything as plain values for JSON; null stands for what is missing."""
     grid = comparison.grid
     lines = []

@@ -12,7 +12,7 @@ from adawac.errors import ConfigError, MissingFileError
 from adawac.runs import Run
 
 #: What is trained, in this order: one view, two views, two views weighed against their consistency.
-METHODS = ("baseline", "pair", "adawac")
+DEMO_METHODS = ("baseline", "pair", "adawac")
 #: The paper's label-sparse subset: the first half of each case, where most slices carry no label.
 SUBSET = "half-sparse"
 # Small enough for two cores and five minutes.
@@ -69,7 +69,7 @@ def demonstrate(
     note(f"Drawing {_CASES} abdomens into {store}")
     _prepare(store)
     runs: dict[str, Run] = {}
-    for method in METHODS:
+    for method in DEMO_METHODS:
         folder = out / f"{method}-seed{seed}-epochs{epochs}"
         note(f"Training {method} into {folder}")
         config = settings(store.absolute(), method, seed, epochs)

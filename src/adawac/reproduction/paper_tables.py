@@ -88,7 +88,7 @@ class Ordering:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class PaperComparison:
     """A whole table: what the paper has, what we have, the order of the methods, and notes on our numbers.
 
     `mark` must stand above all of it, where our numbers are not to be held against the paper's. `unit` is what
@@ -128,7 +128,7 @@ def compare(
     notes: Sequence[str] = (),
     mark: str = "",
     entries: Sequence[Entry] = (),
-) -> Comparison:
+) -> PaperComparison:
     """Read the scores of all runs and set them beside the paper's numbers.
 
     Args:
@@ -150,7 +150,7 @@ def compare(
             paper = printed.get(column.name)
             cells.append(Cell(column=column.name, paper=paper, mean=mean, std=std, count=count, seeds=len(runs)))
         lines.append(Line(labels=row.labels, cells=tuple(cells), jobs=tuple(jobs)))
-    return Comparison(
+    return PaperComparison(
         name=name,
         grid=grid,
         seeds=tuple(dict.fromkeys(job.config.seed for _, jobs in planned for job in jobs)),

@@ -30,7 +30,7 @@ from adawac.reproduction.grid_data import (
 )
 from adawac.reproduction.grids import Grid, Row, load_grid
 from adawac.reproduction.jobs import Job, JobOutcome, Planned, in_order, make_jobs
-from adawac.reproduction.paper_tables import Comparison, compare
+from adawac.reproduction.paper_tables import PaperComparison, compare
 
 if TYPE_CHECKING:
     from adawac.figures import Picture
@@ -51,7 +51,7 @@ class Reproduction:
         left: How many jobs there was no time for; the same command goes on with them.
     """
 
-    comparison: Comparison
+    comparison: PaperComparison
     quick: bool
     failures: dict[Job, JobOutcome]
     files: list[Path]

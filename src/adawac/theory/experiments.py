@@ -37,10 +37,10 @@ EPOCHS = 150  # as the paper trains
 ETA_THETA = 0.05  # of the experiments that are about η_β and λ
 CONFIDENT = 0.1  # a sample counts as separated when its weight is this close to 0 or 1
 
-Row = dict[str, Any]
+Numbers = dict[str, Any]
 
 
-def describe(instance: Instance) -> Row:
+def describe(instance: Instance) -> Numbers:
     """Return the numbers that Propositions 1 and 2 are about."""
     bounded, sampled = bounded_constants(instance), sampled_constants(instance)
     return {
@@ -64,7 +64,7 @@ def convergence(
     rules: Sequence[str] = tuple(RULES),
     num_seeds: int = 8,
     seed: int = 0,
-) -> list[Row]:
+) -> list[Numbers]:
     """Measure gap and separation against T for several n, at the paper's step size and at the balanced ones."""
     kinds = [(rule, build_instance(size, seed=seed)) for rule in rules for size in sizes]
     rows = []
@@ -92,7 +92,7 @@ def convergence(
     return rows
 
 
-def slopes(rows: Sequence[Row]) -> list[Row]:
+def slopes(rows: Sequence[Numbers]) -> list[Numbers]:
     """Fit the slope of log gap over log T for each rule and n, where the 1/sqrt(T) regime has been reached."""
     fitted = []
     for rule, size in sorted({(row["rule"], row["n"]) for row in rows}):
@@ -103,7 +103,7 @@ def slopes(rows: Sequence[Row]) -> list[Row]:
     return fitted
 
 
-def violation(separations: Sequence[float], num_instances: int = 8, size: int = 16, seed: int = 0) -> list[Row]:
+def violation(separations: Sequence[float], num_instances: int = 8, size: int = 16, seed: int = 0) -> list[Numbers]:
     """Bring P₀ and P₁ together until Assumption 1 fails; count what is separated still, exactly and by Algorithm 1."""
     instances = [
         [build_instance(size, separation=separation, seed=seed + number) for number in range(num_instances)]
@@ -131,7 +131,7 @@ def violation(separations: Sequence[float], num_instances: int = 8, size: int = 
     return rows
 
 
-def radius_sweep(radii: Sequence[float], num_instances: int = 4, size: int = 16, seed: int = 0) -> list[Row]:
+def radius_sweep(radii: Sequence[float], num_instances: int = 4, size: int = 16, seed: int = 0) -> list[Numbers]:
     """Enlarge F_γ until Assumption 1 fails, and count what the saddle point still separates."""
     rows = []
     for gamma in radii:
@@ -151,9 +151,9 @@ def radius_sweep(radii: Sequence[float], num_instances: int = 4, size: int = 16,
     return rows
 
 
-def eta_sweep(etas: Sequence[float], num_seeds: int = 8, seed: int = 0) -> Row:
+def eta_sweep(etas: Sequence[float], num_seeds: int = 8, seed: int = 0) -> Numbers:
     """Vary η_β over 150 epochs on two instances: a separated one, and one whose ball is so large that terms cross."""
-    cases: dict[str, Row] = {}
+    cases: dict[str, Numbers] = {}
     for name, instance in {
         "separated": build_instance(8, seed=seed),
         "crossing": build_instance(8, gamma=1.0, seed=seed),
@@ -190,7 +190,7 @@ def eta_sweep(etas: Sequence[float], num_seeds: int = 8, seed: int = 0) -> Row:
     return cases
 
 
-def lambda_sweep(factors: Sequence[float], size: int = 16, num_seeds: int = 2, seed: int = 0) -> Row:
+def lambda_sweep(factors: Sequence[float], size: int = 16, num_seeds: int = 2, seed: int = 0) -> Numbers:
     """Vary λ, and see on which side the weights of label-dense and label-sparse samples end up after 150 epochs."""
     middle = build_instance(size, seed=seed)
     instances = [replace(middle, lambda_ac=middle.lambda_ac * factor) for factor in factors]
@@ -217,13 +217,13 @@ def lambda_sweep(factors: Sequence[float], size: int = 16, num_seeds: int = 2, s
     }
 
 
-def thresholding(keeps: Sequence[int], size: int = 16, num_seeds: int = 8, seed: int = 0) -> Row:
+def thresholding(keeps: Sequence[int], size: int = 16, num_seeds: int = 8, seed: int = 0) -> Numbers:
     """Compare AdaWAC with hard thresholding for several numbers of kept samples, also on fresh samples."""
     instance, horizon = build_instance(size, gamma=0.25, seed=seed), EPOCHS * size
     fresh = build_instance(1024, xi=0.5, lambda_ac=instance.lambda_ac, seed=seed + 1)
     value = saddle_point(instance).value
 
-    def scores(method: str, keep: int | None, theta: Array, beta: Array) -> Row:
+    def scores(method: str, keep: int | None, theta: Array, beta: Array) -> Numbers:
         terms = [fresh.terms(point) for point in theta]
         return {
             "method": method,
@@ -249,7 +249,7 @@ def thresholding(keeps: Sequence[int], size: int = 16, num_seeds: int = 8, seed:
     return {**describe(instance), "rows": rows}
 
 
-def claims() -> Row:
+def claims() -> Numbers:
     """Put numbers to what does not hold as stated: the Example's convexity, vertex saddle points, one θ* for all ξ."""
     example = bilinear_example()
     crossing = build_instance(4, gamma=1.0)
@@ -270,7 +270,7 @@ def claims() -> Row:
     }
 
 
-def _slope(rows: Sequence[Row]) -> float:
+def _slope(rows: Sequence[Numbers]) -> float:
     return float(np.polyfit(np.log([row["T"] for row in rows]), np.log([row["gap"] for row in rows]), 1)[0])
 
 
@@ -278,7 +278,7 @@ def _gaps(instance: Instance, thetas: Array, betas: Array) -> Array:
     return np.array([duality_gap(instance, theta, beta) for theta, beta in zip(thetas, betas, strict=True)])
 
 
-def _separation(instance: Instance, beta: Array) -> Row:
+def _separation(instance: Instance, beta: Array) -> Numbers:
     distance = np.abs(beta - instance.dense)
     return {
         "right": float((distance < 0.5).mean()),
@@ -300,5 +300,5 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-def _spread(beta: Array) -> Row:
+def _spread(beta: Array) -> Numbers:
     return {"mean": float(beta.mean()), "low": float(beta.min()), "high": float(beta.max())}

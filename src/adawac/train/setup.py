@@ -1,7 +1,6 @@
 """From a configuration to everything that a run consists of, ready to train."""
 
 import logging
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -47,35 +46,6 @@ def build_optimizer(
             parameters, lr=lr, betas=config.betas, weight_decay=config.weight_decay, fused=fused, capturable=fused
         )
     return SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused)
-
-
-def learning_rate(config: OptimConfig, step: int, steps: int, warmup: int) -> float:
-    """Return the learning rate of a step: warm-up from 0, then the schedule over what is left.
-
-    Args:
-        config: Learning rate, schedule and power.
-        step: The optimiser's step, from 0.
-        steps: All steps of the run.
-        warmup: Steps of the warm-up.
-    """
-    if step < warmup:
-        return config.lr * (step + 1) / (warmup + 1)
-    done = (step - warmup) / max(1, steps - warmup)
-    factors: dict[str, float] = {
-        "constant": 1.0,
-        "poly": math.pow(1 - done, config.power),
-        "cosine": (1 + math.cos(math.pi * done)) / 2,
-    }
-    return config.lr * factors[config.schedule]
-
-
-def set_learning_rate(optimizer: Optimizer, value: float) -> None:
-    """Set the learning rate of all parameters."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(value)
-        else:
-            group["lr"] = value
 
 
 def average(network: nn.Module, decay: float) -> AveragedModel:

@@ -1,17 +1,20 @@
 """One training step: a function of tensors on the device, called eagerly or replayed as a CUDA graph."""
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from adawac.algorithm import Step
+from adawac.config import OptimConfig
 from adawac.data.loader import Batch
 from adawac.kernels.capture import Captured
 from adawac.kernels.weight_cast import CastWeights
-from adawac.train.setup import Trainer, learning_rate, set_learning_rate
+from adawac.train.setup import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -141,3 +144,32 @@ def why_eager(trainer: Trainer) -> str | None:
         "method.options.validate looks at values": trainer.criterion.objective.validate,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def learning_rate(config: OptimConfig, step: int, steps: int, warmup: int) -> float:
+    """Return the learning rate of a step: warm-up from 0, then the schedule over what is left.
+
+    Args:
+        config: Learning rate, schedule and power.
+        step: The optimiser's step, from 0.
+        steps: All steps of the run.
+        warmup: Steps of the warm-up.
+    """
+    if step < warmup:
+        return config.lr * (step + 1) / (warmup + 1)
+    done = (step - warmup) / max(1, steps - warmup)
+    factors: dict[str, float] = {
+        "constant": 1.0,
+        "poly": math.pow(1 - done, config.power),
+        "cosine": (1 + math.cos(math.pi * done)) / 2,
+    }
+    return config.lr * factors[config.schedule]
+
+
+def set_learning_rate(optimizer: Optimizer, value: float) -> None:
+    """Set the learning rate of all parameters."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
