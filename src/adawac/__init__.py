@@ -16,6 +16,7 @@ __all__ = [
     "Objective",
     "PairDataset",
     "Run",
+    "RunRecorder",
     "SampleWeights",
     "Step",
     "Store",
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from adawac.objective import PRESETS, Objective
     from adawac.report.page import write_report
     from adawac.runs.reader import Run
+    from adawac.runs.recorder import RunRecorder
     from adawac.train.engine import fit
 
 __getattr__, __dir__ = lazy_names(
@@ -108,6 +110,7 @@ __getattr__, __dir__ = lazy_names(
         "PRESETS": "objective:PRESETS",
         "PairDataset": "data.views:PairDataset",
         "Run": "runs.reader:Run",
+        "RunRecorder": "runs.recorder:RunRecorder",
         "SampleWeights": "algorithm:SampleWeights",
         "Step": "algorithm:Step",
         "Store": "data.store:Store",
