@@ -134,7 +134,7 @@ def test_sigterm_to_the_process_that_waits_lets_all_ranks_save(settings, tmp_pat
     """A container that is stopped tells its first process alone."""
     save(override(settings, {"hardware.devices": 2, "epochs": 10_000, "checkpoint_every": 10_000}), tmp_path / "a.yaml")
     command = [sys.executable, "-m", "adawac", "train", "--config", str(tmp_path / "a.yaml"), "--out", "run"]
-    paths = os.pathsep.join([*sys.path, str(Path(__file__).parent)])
+    paths = os.pathsep.join(sys.path)
     waiting = subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -219,7 +219,7 @@ def start_node(rank: int, port: int, config: Path, out: Path, elastic: bool) -> 
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)]),
+        "PYTHONPATH": os.pathsep.join(sys.path),
     }
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

@@ -109,7 +109,7 @@ def prepare(
     window: Annotated[tuple[float, float] | None, Parameter(help="Clip intensities to this range.")] = None,
     clip_quantile: Annotated[float | None, Parameter(help="Clip each volume at this quantile.")] = None,
     normalisation: Annotated[
-        Literal["min-max", "z-score", "none"] | None, Parameter(help="Scale each volume and channel by itself.")
+        Literal["min-max", "z-score", "none"] | None, Parameter(help="Scale each volume and channel on its own.")
     ] = None,
     size: Annotated[tuple[int, int] | None, Parameter(help="Keep copies of this height and width as well.")] = None,
     unit: Annotated[Literal["slice", "volume"] | None, Parameter(help="What one sample is.")] = None,

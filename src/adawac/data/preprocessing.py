@@ -34,7 +34,7 @@ class Preprocessing:
         spacing: Resample to this voxel size in mm, one per axis (0 keeps an axis as it is); None keeps the native grid.
         window: Clip intensities to this range (HU for CT).
         clip_quantile: Clip each volume at the intensity below or at which this share of its voxels lies.
-        normalisation: `min-max` to [0, 1], `z-score`, or `none`; each volume and channel by itself, after clipping.
+        normalisation: `min-max` to [0, 1], `z-score`, or `none`; each volume and channel on its own, after clipping.
         size: Keep copies resized to this height and width beside the native slices.
         unit: What one sample is: `slice` or `volume`.
     """
