@@ -9,7 +9,7 @@ STORE ?= stores/acdc
 CONSTRAINTS :=  # a file of versions to keep to
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-oldest lint types docs bench gpu-check clean
+.PHONY: help install demo test coverage test-slow test-oldest lint types docs bench gpu-check clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,11 @@ demo: $(VENV)/.package  ## Show what AdaWAC does, on this machine
 
 test: $(VENV)/.development  ## Run the quick tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+LIBRARY := algorithm objective methods losses features
+coverage: $(VENV)/.development  ## Check that the library's own tests go through every branch of it
+	$(BIN)/python -m pytest -n $(WORKERS) $(addprefix tests/test_,$(addsuffix .py,algorithm losses methods features golden distributed checks examples)) \
+		$(addprefix --cov=adawac.,$(LIBRARY)) --cov-branch --cov-report=term-missing --cov-fail-under=100
 
 test-slow: $(VENV)/.development  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow
