@@ -132,3 +132,29 @@ def small_phantom(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(setup, "phantom_store", partial(phantom_store, 8, size=32, slices=(6, 7)))
     return tmp_path / "cache" / "adawac"
+
+
+@pytest.fixture(scope="session")
+def outcomes(tmp_path_factory):
+    """A store with a case for every outcome."""
+    from tests.evaluation.drawn_cases import outcome_cases, training_cases
+    from tests.networks.lookup_network import make_store
+
+    return make_store(tmp_path_factory.mktemp("outcomes") / "store", outcome_cases() | training_cases())
+
+
+@pytest.fixture(scope="session")
+def varied(tmp_path_factory):
+    """A store with cases of several sizes."""
+    from tests.evaluation.drawn_cases import random_cases, training_cases
+    from tests.networks.lookup_network import make_store
+
+    return make_store(tmp_path_factory.mktemp("varied") / "store", random_cases() | training_cases())
+
+
+@pytest.fixture
+def outcome_run(outcomes, tmp_path):
+    """A run on the store with a case for every outcome."""
+    from tests.networks.lookup_network import make_run
+
+    return make_run(tmp_path / "run", outcomes)

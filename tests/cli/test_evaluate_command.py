@@ -22,23 +22,6 @@ GOLDEN = {
 }
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """A store with a case for every outcome."""
-    return make_store(tmp_path_factory.mktemp("outcomes") / "store", outcome_cases() | training_cases())
-
-
-@pytest.fixture(scope="module")
-def varied(tmp_path_factory):
-    """A store with cases of several sizes."""
-    return make_store(tmp_path_factory.mktemp("varied") / "store", random_cases() | training_cases())
-
-
-@pytest.fixture
-def outcome_run(outcomes, tmp_path):
-    return make_run(tmp_path / "run", outcomes)
-
-
 @pytest.fixture
 def several(varied, tmp_path):
     """Two seeds of AdaWAC, and a baseline that finds no lesion."""

@@ -37,23 +37,6 @@ GOLDEN = {
 ORDER = ["found", "missed", "invented-a", "invented-b", "absent"]
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """A store with a case for every outcome."""
-    return make_store(tmp_path_factory.mktemp("outcomes") / "store", outcome_cases() | training_cases())
-
-
-@pytest.fixture(scope="module")
-def varied(tmp_path_factory):
-    """A store with cases of several sizes."""
-    return make_store(tmp_path_factory.mktemp("varied") / "store", random_cases() | training_cases())
-
-
-@pytest.fixture
-def outcome_run(outcomes, tmp_path):
-    return make_run(tmp_path / "run", outcomes)
-
-
 @pytest.fixture
 def varied_run(varied, tmp_path):
     return make_run(tmp_path / "run", varied, size=(9, 9))

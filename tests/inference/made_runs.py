@@ -8,6 +8,7 @@ from adawac.config import DataConfig, ModelConfig, TrainConfig
 from adawac.data.preprocessing import Preprocessing
 from adawac.models import build
 from adawac.runs import RunWriter
+from tests.data.scans import affine_of, rotation
 
 NAMES = ("background", "liver", "left kidney")
 
@@ -47,22 +48,6 @@ def make_run(
             tensors = {f"network.{key}": value for key, value in network.state_dict().items()}
             run.save_checkpoint(name, tensors, {"epoch": 1})
     return folder
-
-
-def rotation(degrees, axis):
-    """A rotation about a voxel axis, as a 3 × 3 matrix."""
-    c, s = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
-    i, j = [k for k in range(3) if k != axis]
-    matrix = np.eye(3)
-    matrix[i, i], matrix[i, j], matrix[j, i], matrix[j, j] = c, -s, s, c
-    return matrix
-
-
-def affine_of(matrix, origin=(-11.5, 7.25, 33.0)):
-    """A NIfTI affine, rounded as the file format rounds it."""
-    affine = np.eye(4)
-    affine[:3, :3], affine[:3, 3] = matrix, origin
-    return affine.astype(np.float32).astype(np.float64)
 
 
 AFFINES = {

@@ -2,8 +2,6 @@
 
 import copy
 import io
-import os
-import subprocess
 import sys
 
 import pytest
@@ -16,7 +14,7 @@ from adawac.kernels import availability, fuse, norms
 from adawac.kernels.norms import BatchNorm2d, FusedNorm, GroupNorm
 from adawac.models import build
 from tests.kernels.fused_cases import CASES, EPS, HOW, Case, blocks, computed, expected, pass_through
-from tests.places import REPOSITORY
+from tests.kernels.interpreter import computed_by
 
 RELU, RESIDUAL, PLAIN = (True, False), (True, True), (False, False)
 # What the norms of each block are followed by, in the order in which they are called.
@@ -48,18 +46,7 @@ def assert_near(ours, theirs, tolerance):
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory):
     """Everything that fused_cases.py computes in Triton's interpreter."""
-    pytest.importorskip("triton", minversion="3.3")  # an older one's kernels are not called
-    path = tmp_path_factory.mktemp("interpreted") / "results.pt"
-    paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.kernels.fused_cases", str(path)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return torch.load(path)
+    return computed_by("tests.kernels.fused_cases", tmp_path_factory.mktemp("interpreted"))
 
 
 def check(case, results, device="cpu"):

@@ -1,7 +1,5 @@
 """Kernels on pixels: torch's numbers in Triton's interpreter and on a GPU; what they cannot take goes to torch."""
 
-import os
-import subprocess
 import sys
 
 import pytest
@@ -18,8 +16,8 @@ from adawac.kernels.tokens import can_gelu, can_normalise
 from adawac.kernels.warp import can_warp
 from adawac.kernels.weight_cast import CastWeights
 from adawac.models import build
+from tests.kernels.interpreter import computed_by
 from tests.kernels.kernel_cases import CASES, computed
-from tests.places import REPOSITORY
 
 LAST = torch.channels_last
 
@@ -27,18 +25,7 @@ LAST = torch.channels_last
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory):
     """Everything that kernel_cases.py computes in Triton's interpreter."""
-    pytest.importorskip("triton", minversion="3.3")  # an older one's kernels are not called
-    path = tmp_path_factory.mktemp("interpreted") / "results.pt"
-    paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.kernels.kernel_cases", str(path)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return torch.load(path)
+    return computed_by("tests.kernels.kernel_cases", tmp_path_factory.mktemp("interpreted"))
 
 
 def assert_near(results, wanted):
