@@ -18,7 +18,7 @@ _EXPONENT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that reads 1e-4 as YAML 1.2 does and refuses a key that stands twice."""
+    """A safe loader that reads 1e-4 as YAML 1.2 does and refuses a duplicate key."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()

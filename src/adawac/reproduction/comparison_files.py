@@ -18,7 +18,7 @@ _PAGE = Path(__file__).with_name("page.html")
 
 
 def mark_of(comparison: PaperComparison, quick: bool) -> str:
-    """Return what stands above numbers that are not to be held against the paper's; nothing above others."""
+    """Return the warning above numbers that must not be compared with the paper's; nothing above others."""
     return MARK if quick else comparison.mark
 
 

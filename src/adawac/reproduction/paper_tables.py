@@ -91,7 +91,7 @@ class Ordering:
 class PaperComparison:
     """A whole table: what the paper has, what we have, the order of the methods, and notes on our numbers.
 
-    `mark` must stand above all of it, where our numbers are not to be held against the paper's. `unit` is what
+    `mark` must stand above all of it, where our numbers must not be compared with the paper's. `unit` is what
     distances were measured in, `mm` or `voxel`; empty where no run says so.
     """
 

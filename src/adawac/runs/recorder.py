@@ -97,7 +97,7 @@ class EpochRecord:
 
     @torch.no_grad()
     def add(self, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], step: Step) -> None:
-        """Note one step; a sample that stands twice keeps the later values."""
+        """Note one step; a sample that appears twice keeps the later values."""
         if not criterion.training:
             return
         if self.loss.device != step.loss.device:  # the criterion was moved
