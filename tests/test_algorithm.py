@@ -43,6 +43,12 @@ def test_log_odds_equal_the_multiplicative_form(steps, eta_beta):
     torch.testing.assert_close(weights.beta, torch.tensor(beta, dtype=torch.float64), rtol=1e-10, atol=1e-12)
 
 
+def test_no_graph_grows_in_the_weights():
+    weights = adawac.SampleWeights(3)
+    weights.ascend(torch.tensor([0]), torch.tensor([2.0], requires_grad=True), torch.tensor([1.0]), 1.0)
+    assert not weights.log_odds.requires_grad
+
+
 def test_repeated_indices_add_up():
     together, apart = adawac.SampleWeights(3).double(), adawac.SampleWeights(3).double()
     ascend(together, [1, 2, 1], [0.3, 0.1, 0.9], [0.2, 0.4, 0.1])
@@ -194,3 +200,12 @@ def test_the_number_of_samples_must_be_a_count(count):
     with pytest.raises(ConfigError, match="num_samples"):
         adawac.AdaWAC(num_samples=0)
     assert type(checks.positive("num_samples", np.int64(3))) is int
+
+
+def test_a_criterion_is_shown_by_its_preset_and_what_differs_from_it():
+    assert repr(adawac.AdaWAC(100)) == "AdaWAC(num_samples=100, preset='paper')"
+    official = adawac.AdaWAC(6, preset="official", eta_beta=1.0, ignore_index=255)
+    assert repr(official) == "AdaWAC(num_samples=6, preset='official', eta_beta=1.0, ignore_index=255)"
+    assert repr(official.weights) == "SampleWeights(num_samples=6)"
+    assert repr(adawac.AdaWAC(6, preset="robust").weights) == "SampleWeights(num_samples=6, bound=4.0)"
+    assert repr(adawac.METHODS).startswith("Registry('method': baseline, pair, ")

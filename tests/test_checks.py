@@ -40,6 +40,11 @@ def test_a_right_call():
         ({"labels": torch.zeros(4, 8, 8)}, r"integer type.*float32\. Convert them with \.long\(\)"),
         ({"labels": torch.full((4, 8, 8), 0.7)}, r"float32 with values between classes.*\(labels > 0\.5\)\.long\(\)"),
         ({"labels": torch.zeros(4, 1, 8, 8, dtype=torch.int64)}, r"labels \(4, 8, 8\).*\(4, 1, 8, 8\).*labels\[:, 0\]"),
+        ({"labels": torch.zeros(4, 32, 32)}, r"quarter-size logits.*Upsample them: .*size=labels\.shape.*'bilinear'"),
+        ({"labels": torch.zeros(4, 16, 16)}, r"half-size logits"),
+        ({"labels": torch.zeros(4, 20, 20)}, r"smaller logits"),
+        ({"labels": torch.zeros(4, 4, 4)}, r"a label map for each row of the logits"),
+        ({"labels": torch.zeros(2, 32, 32)}, r"a label map for each row of the logits"),
         ({"labels": torch.zeros(4, 3, 8, 8)}, r"labels \(4, 8, 8\).*not one-hot.*labels\.argmax\(1\)"),
         ({"labels": torch.zeros(4, 8, 8, dtype=torch.uint16)}, r"integer type.*uint16.*\.long\(\)"),
         ({"labels": [torch.zeros(2, 8, 8).long()] * 2}, r"1 logits, 2 label maps.*torch\.cat\(batch\[\"labels\"\]\)"),
@@ -86,7 +91,7 @@ def test_supervision_weights_must_match():
 
 @pytest.mark.parametrize("weights", [1.0, "a", (0.0,), (1.0, -0.5), (1.0, float("nan")), ()])
 def test_supervision_weights_must_have_a_sum(weights):
-    with pytest.raises(ConfigError, match=r"supervision to be weights ≥ 0.*supervision=\(1, 0\.5, 0\.25\)"):
+    with pytest.raises(ConfigError, match=r"supervision: expected (a list, each a number|at least one weight above 0)"):
         adawac.AdaWAC(num_samples=6, supervision=weights)
 
 
@@ -211,16 +216,135 @@ def test_probabilities_are_refused(kind):
     logits = 4 * torch.randn(4, 3, 8, 8)
     with pytest.raises(ShapeError, match=r"Expected logits, but got probabilities \(4, 3, 8, 8\).*softmax"):
         call(logits=logits.softmax(1).to(kind))
+    with pytest.raises(ShapeError, match=r"Expected logits, but got probabilities \(4, 3, 8, 8\).*sigmoid"):
+        call(logits=logits.sigmoid().to(kind))
     for fine in (
         logits.log_softmax(1),
-        logits.sigmoid(),
         torch.zeros_like(logits),
+        logits.abs(),
+        0.1 * logits.sigmoid(),  # as of a network that has hardly begun to learn
         logits - logits.mean(1, True) + 1 / 3,
     ):
         assert call(logits=fine.to(kind)).loss.isfinite()
 
 
-def test_probabilities_are_looked_for_once():
+@pytest.mark.parametrize("activation", [torch.softmax, lambda logits, axis: logits.sigmoid()])
+def test_probabilities_are_refused_in_every_step_on_the_cpu(activation):
+    """A network that was left in evaluation mode may return them from the second epoch on."""
+    criterion, logits = adawac.AdaWAC(num_samples=6), 4 * torch.randn(4, 3, 40, 40)
+    labels = torch.randint(0, 3, (4, 40, 40))
+    call(criterion, logits=logits, labels=labels)
+    call(criterion, logits=logits, labels=labels)
+    with pytest.raises(ShapeError, match="got probabilities"):
+        call(criterion, logits=activation(logits, 1), labels=labels)
+
+
+@pytest.mark.parametrize("last", [torch.nn.Softmax(1), torch.nn.Sigmoid()])
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda net, x: net(x),
+        lambda net, x: torch.cat([net(x[:2]), net(x[2:])]),
+        lambda net, x: net(x).half().float().permute(0, 1, 3, 2).contiguous(),
+        lambda net, x: [net(x), net(x)[..., ::2, ::2]],
+        lambda net, x: torch.stack([net(x)], 1).unbind(1),
+    ],
+)
+def test_an_activation_at_the_networks_end_is_seen_without_a_look_at_values(last, views):
+    """On a device, where looking would make the host wait: a meta tensor has no values."""
+    network, criterion = torch.nn.Conv2d(1, 3, 1), adawac.AdaWAC(num_samples=6)
+    torch.nn.init.constant_(network.bias, -1)  # or the draw may look like probabilities
+    x = torch.zeros(4, 1, 8, 8)
+    call(criterion, logits=views(network, x))  # the first step
+    criterion.to("meta"), network.to("meta")
+    on_meta = {
+        "labels": torch.zeros(4, 8, 8, device="meta").long(),
+        "features": torch.zeros(4, 5, device="meta"),
+        "index": torch.zeros(2, device="meta").long(),
+    }
+    call(criterion, logits=views(network, x.to("meta")), **on_meta)
+    with pytest.raises(ShapeError, match=f"got probabilities.*{type(last).__name__.lower()}"):
+        call(criterion, logits=views(torch.nn.Sequential(network, last), x.to("meta")), **on_meta)
+
+
+def test_elsewhere_values_are_looked_at_again_now_and_then():
+    objective = adawac.Objective()
+    assert [call for call in range(600) if checks.due(objective, call)] == [0, 3, 15, 63, 256, 512]
+    assert all(checks.due(adawac.Objective(validate=True), call) for call in range(9))
+
+
+def test_gates_within_a_network_are_no_activation_at_its_end():
+    x = torch.randn(4, 3, 8, 8, requires_grad=True)
+    assert call(logits=x * x.sigmoid()).loss.isfinite()
+
+
+def test_training_mode_without_gradients_is_refused():
+    """It would move the weights by a validation's losses, to the rows of training samples."""
+    for method in ("adawac", "baseline"):
+        criterion = adawac.build_method(method, 6)
+        for off in (torch.no_grad, torch.inference_mode):
+            with off(), pytest.raises(ConfigError, match=r"training mode.*no_grad.*criterion\.eval\(\)"):
+                call(criterion)
+        assert (criterion.weights.log_odds == 0).all()
+        with torch.no_grad():
+            assert call(criterion.eval()).loss.isfinite()
+
+
+class Halves(torch.nn.Module):
+    """An encoder and a decoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.ReLU(inplace=True))
+        self.decoder = torch.nn.Conv2d(4, 3, 1)
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+
+
+def test_a_stale_latent_beside_one_supervised_view_is_refused():
+    model = Halves()
+    tap = adawac.EncoderTap(model, "encoder.0")
+    x1, x2, labels = torch.randn(2, 1, 8, 8), torch.randn(2, 1, 8, 8), torch.zeros(2, 8, 8).long()
     criterion = adawac.AdaWAC(num_samples=6)
-    call(criterion)
-    assert call(criterion, logits=torch.full((4, 3, 8, 8), 1 / 3)).loss.isfinite()
+
+    def step(logits):
+        return call(criterion, logits=logits, labels=labels, features=tap.pop())
+
+    for _ in range(2):
+        model(x2)  # to look at a prediction, without no_grad
+        with pytest.raises(ShapeError, match=r"first view's latent.*tap\.clear\(\)"):
+            step(model(x1))
+        logits = model(x1)
+        tap.encode(model, x2)
+        assert step(logits).loss.isfinite()
+        logits = model(x1)
+        with torch.no_grad():
+            tap.encode(model, x2)
+        assert step(logits).loss.isfinite()
+        z1, _ = model.encoder(x1), model.encoder(x2)
+        assert step(model.decoder(z1)).loss.isfinite()
+        projected = torch.nn.Linear(8, 2)(tap_both(tap, model, x1, x2))
+        assert call(criterion, logits=model(x1), labels=labels, features=projected).loss.isfinite()
+        tap.clear()
+
+
+def tap_both(tap, model, *views):
+    for view in views:
+        model(view)
+    return tap.pop()
+
+
+def test_latents_of_tokens_beside_one_supervised_view():
+    encoder = torch.nn.Linear(3, 5)
+    model = torch.nn.Sequential(encoder, torch.nn.Linear(5, 3))
+    tap = adawac.EncoderTap(model, "0", grid=(2, 2))
+    stale, x1, x2 = torch.randn(3, 2, 4, 3)
+    for views, fits in (((x1, x2), True), ((stale, x1), False)):
+        outputs = [model(view).transpose(1, 2).unflatten(2, (2, 2)) for view in views]
+        arguments = {"logits": outputs[0 if fits else 1], "labels": torch.zeros(2, 2, 2).long(), "features": tap.pop()}
+        if fits:
+            assert call(**arguments).loss.isfinite()
+        else:
+            with pytest.raises(ShapeError, match="first view's latent"):
+                call(**arguments)

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import adawac
-from adawac.errors import TapError, UnknownNameError
+from adawac.errors import ShapeError, TapError, UnknownNameError
 
 
 class Network(nn.Module):
@@ -249,16 +250,140 @@ def test_outputs_that_are_mappings():
     wrong.remove()
 
 
-def test_an_entry_that_is_no_tensor_is_explained():
-    class Nested(nn.Module):
-        def forward(self, x):
-            return [x, [x, x]]
+@dataclass
+class Output:
+    """What a module returns that gives an object."""
 
-    model = nn.Sequential(Nested())
-    tap = adawac.EncoderTap(model, "0")
-    with pytest.raises(TapError, match=r"a tensor at output=-1, but got a list of 2"):
+    feature_maps: tuple
+    attentions: tuple
+    pooled: torch.Tensor | None = None
+
+
+class Giving(nn.Module):
+    """Returns what `output` makes of x; it stands for the encoders of other libraries."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.output = output
+
+    def forward(self, x):
+        return self.output(x)
+
+
+def small(x):
+    return x[..., ::2, ::2]
+
+
+NESTED = {
+    "a list within a list": (lambda x: [x, [x, small(x)]], None, (4, 1, 8, 8)),
+    "maps and class tokens": (lambda x: ([x, small(x)], [x.flatten(2), None]), None, (4, 1, 8, 8)),
+    "a pooled vector behind the maps": (lambda x: (x, small(x), x.mean((2, 3))), None, (4, 1, 8, 8)),
+    "that vector": (lambda x: (x, small(x), x.mean((2, 3))), -1, (4, 1)),
+    "a path": (lambda x: {"maps": (x, small(x))}, "maps.0", (4, 1, 16, 16)),
+    "a path from the end": (lambda x: {"maps": (x, small(x))}, "maps.-1", (4, 1, 8, 8)),
+    "the deepest at a path": (lambda x: {"maps": (x, small(x)), "last": x}, "maps", (4, 1, 8, 8)),
+    "a key with a dot": (lambda x: {"layer.1": x, "layer.2": small(x)}, "layer.1", (4, 1, 16, 16)),
+    "a key that is a number": (lambda x: {"1": x, "0": [small(x)]}, "0.0", (4, 1, 8, 8)),
+    "a position of a mapping": (lambda x: {"fine": x, "deep": small(x)}, 0, (4, 1, 16, 16)),
+    "an object": (lambda x: Output((x, small(x)), (x,)), None, (4, 1, 8, 8)),
+    "an attribute": (lambda x: Output((x, small(x)), (x,)), "feature_maps.0", (4, 1, 16, 16)),
+    "attention, asked for": (lambda x: Output((small(x),), (x,)), "attentions", (4, 1, 16, 16)),
+}
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_a_tap_reaches_into_an_output(case):
+    output, path, shape = NESTED[case]
+    model = nn.Sequential(Giving(output))
+    with adawac.EncoderTap(model, "0", output=path) as tap:
         model(images())
-    tap.remove()
+        assert tap.pop().shape == shape
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("feature_maps.2", r"one at output='feature_maps\.2', but got a Output with feature_maps, attentions, pooled"),
+        ("hidden_states", r"one at output='hidden_states'"),
+        ("pooled", r"one at output='pooled'"),
+        (0, r"one at output=0"),
+    ],
+)
+def test_an_entry_that_is_no_tensor_is_explained(path, message):
+    model = nn.Sequential(Giving(lambda x: Output((x, x), (x,))))
+    with adawac.EncoderTap(model, "0", output=path), pytest.raises(TapError, match=message):
+        model(images())
+
+
+def test_an_output_without_tensors_is_explained():
+    model = nn.Sequential(Giving(lambda x: [None, "text"]))
+    with adawac.EncoderTap(model, "0"), pytest.raises(TapError, match=r"or several with one, but got a list of 2"):
+        model(images())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_is_not_broken_up_by_a_tap_in_a_nested_output():
+    model = nn.Sequential(Giving(lambda x: [x, (small(x), None)]), Giving(lambda maps: maps[0]))
+    tap = adawac.EncoderTap(model, "0")
+    torch.compile(model, backend="eager", fullgraph=True)(images())
+    assert tap.pop().shape == (4, 1, 8, 8)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_encoder_of_smp_dpt_by_its_name():
+    import segmentation_models_pytorch as smp
+
+    model = smp.DPT("tu-vit_tiny_patch16_224", encoder_weights=None, in_channels=1, dynamic_img_size=True)
+    with adawac.EncoderTap(model, "encoder") as deepest, adawac.EncoderTap(model, "encoder", output="0.1") as second:
+        model(images(64, rows=2))
+        first, second = deepest.pop(), second.pop()
+    assert first.shape == second.shape == (2, 192, 4, 4)  # maps, not the class tokens that come with them
+    assert not torch.equal(first, second)
+
+
+def hugging_face(name):
+    transformers = pytest.importorskip("transformers")
+    sizes, depths = [8, 8, 16, 32], [1, 1, 1, 1]
+    if name == "Segformer":
+        config = transformers.SegformerConfig(
+            num_labels=3, hidden_sizes=sizes, decoder_hidden_size=8, depths=depths, num_attention_heads=[1, 1, 2, 2]
+        )
+        return transformers.SegformerForSemanticSegmentation(config), "segformer"
+    stages = ["stage1", "stage2", "stage3", "stage4"]
+    backbone = transformers.ConvNextConfig(hidden_sizes=sizes, depths=depths, out_features=stages)
+    config = transformers.UperNetConfig(
+        backbone_config=backbone, num_labels=3, hidden_size=8, use_auxiliary_head=False, pool_scales=[1, 2]
+    )
+    return transformers.UperNetForSemanticSegmentation(config), "backbone"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "path"), [("Segformer", "hidden_states"), ("UperNet", "feature_maps")])
+def test_the_encoders_of_hugging_face_by_their_names(name, path):
+    model, submodule = hugging_face(name)
+    x = torch.zeros(4, 3, 64, 64)
+    with (
+        adawac.EncoderTap(model, submodule) as deepest,
+        adawac.EncoderTap(model, submodule, output=f"{path}.1") as map1,
+    ):
+        logits = model(x, output_hidden_states=True).logits
+        latent = deepest.pop()
+        assert latent.shape == (4, 32, 2, 2)
+        assert map1.pop().shape == (4, 8, 8, 8)
+    labels = torch.zeros(4, 64, 64, dtype=torch.int64)
+    if name == "Segformer":
+        with pytest.raises(ShapeError, match=r"quarter-size logits.*interpolate"):
+            adawac.AdaWAC(2)(logits, labels, latent, torch.arange(2))
+        logits = nn.functional.interpolate(logits, size=labels.shape[1:], mode="bilinear")
+    adawac.AdaWAC(2)(logits, labels, latent, torch.arange(2)).loss.backward()
+    assert any(parameter.grad is not None for parameter in model.get_submodule(submodule).parameters())
+
+
+def test_what_a_tap_is_shown_as():
+    model = Network()
+    assert repr(adawac.EncoderTap(model, "encoder")) == "EncoderTap(Network: 'encoder')"
+    several = adawac.EncoderTap(model, {"encoder": 1.0, "encoder.0": 0.5}, output=0, grid=(2, 2))
+    assert repr(several) == "EncoderTap(Network: {'encoder': 1.0, 'encoder.0': 0.5}, output=0, grid=(2, 2))"
 
 
 def test_wrappers_of_data_parallel_are_looked_through():

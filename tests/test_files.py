@@ -53,6 +53,30 @@ def test_a_rename_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_that_somebody_reads_is_replaced_when_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows refuses to replace an open file."""
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+    refusals = iter([True, True])
+
+    def refuse(old: object, new: object, real=os.replace) -> None:
+        if next(refusals, False):
+            raise PermissionError(errno.EACCES, "The file is in use", str(new))
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    monkeypatch.setattr("adawac.files._PATIENCE", 0.0)
+    refusals = iter([True, True, True])
+    with pytest.raises(PermissionError, match="in use"):
+        write_text(path, "newer")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_an_append_file_keeps_whole_records_only(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\ntw")

@@ -93,18 +93,20 @@ def test_extreme_logits_stay_finite():
 def test_distances_against_numpy():
     a, b = random_logits((3, 4, 2, 2), 2), random_logits((3, 4, 2, 2), 3)
     x, y = a.flatten(1).numpy(), b.flatten(1).numpy()
+    u, v = a.flatten(2).numpy(), b.flatten(2).numpy()
     norm = np.linalg.norm(x - y, axis=1)
     expected = {
         "euclidean": norm,
         "rms": norm / 4,
         "mse": norm**2 / 16,
         "cosine": 1 - (x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1),
+        "local-cosine": 1 - np.mean((u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1), axis=1),
     }
     for rho, values in expected.items():
         np.testing.assert_allclose(losses.consistency(a, b, rho).numpy(), values, rtol=1e-12)
 
 
-@pytest.mark.parametrize("rho", ["rms", "mse", "euclidean", "cosine"])
+@pytest.mark.parametrize("rho", ["rms", "mse", "euclidean", "cosine", "local-cosine"])
 def test_equal_latents_have_distance_and_gradient_zero(rho):
     a = random_logits((2, 4, 2, 2), dtype=torch.float32).requires_grad_()
     distance = losses.consistency(a, a.detach(), rho)
@@ -159,11 +161,26 @@ def test_undo_in_three_dimensions():
     assert visible.all()
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 7, 9), (2, 2, 4, 5, 6)], ids=str)
+def test_what_can_be_deterministic_reads_as_grid_sample_does(shape):
+    dims = len(shape) - 2
+    latent = random_logits(shape).requires_grad_()
+    again = latent.detach().clone().requires_grad_()
+    grid = 1.2 * torch.tanh(random_logits((shape[0], *shape[2:], dims), 1))  # some of it is outside
+    expected = F.grid_sample(latent, grid, align_corners=False)
+    ours = losses._read_in_order(again, grid)
+    torch.testing.assert_close(ours, expected)
+    weights = random_logits(shape, 2)
+    (expected * weights).sum().backward()
+    (ours * weights).sum().backward()
+    torch.testing.assert_close(again.grad, latent.grad)
+
+
 def test_only_visible_positions_are_compared():
     a, b = random_logits((1, 3, 4, 4)), random_logits((1, 3, 4, 4), 1)
     visible = torch.zeros(1, 1, 4, 4, dtype=torch.bool)
     visible[..., :2] = True
-    for rho in ("rms", "mse", "euclidean", "cosine"):
+    for rho in ("rms", "mse", "euclidean", "cosine", "local-cosine"):
         torch.testing.assert_close(
             losses.consistency(a, b, rho, visible), losses.consistency(a[..., :2], b[..., :2], rho)
         )

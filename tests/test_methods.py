@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 
 import adawac
-from adawac.errors import ConfigError, UnknownNameError
+from adawac.errors import ConfigError, ShapeError, UnknownNameError
+from adawac.objective import resolve
 from tests import reference
 
 NAMES = [
@@ -46,8 +47,8 @@ def tensors(logits, labels, features, index):
     )
 
 
-def test_the_eleven_methods_in_the_order_of_the_design():
-    assert list(adawac.METHODS) == NAMES
+def test_the_methods_in_the_order_of_the_design():
+    assert list(adawac.METHODS) == [*NAMES, "mean-teacher"]
 
 
 @pytest.mark.parametrize("method", IN_THE_PAPER)
@@ -56,7 +57,7 @@ def test_the_eleven_methods_in_the_order_of_the_design():
     size=st.integers(1, 5),
     eta_beta=st.floats(0, 8),
     lambda_ac=st.floats(0, 4),
-    rho=st.sampled_from(["rms", "euclidean", "mse", "cosine"]),
+    rho=st.sampled_from(["rms", "euclidean", "mse", "cosine", "local-cosine"]),
     trim_ratio=st.floats(0, 0.95),
 )
 def test_paper_equals_plain_loops(method, seed, size, eta_beta, lambda_ac, rho, trim_ratio):
@@ -70,7 +71,82 @@ def test_paper_equals_plain_loops(method, seed, size, eta_beta, lambda_ac, rho, 
         np.testing.assert_allclose(criterion.weights.beta.numpy(), beta, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("preset", ["paper", "official"])
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.integers(1, 5),
+    eta_beta=st.floats(0, 4),
+    lambda_ac=st.floats(0.1, 4),
+    rho=st.sampled_from(["rms", "mse", "cosine", "local-cosine"]),
+    bound=st.floats(0.1, 6),
+)
+def test_robust_equals_plain_loops(seed, size, **options):
+    criterion = adawac.build_method("adawac", 6, "robust", **options).double()
+    plain = reference.RelativeAdaWAC(6, **options)
+    for batch in random_batch(seed, size, steps=4):
+        out = criterion(*tensors(*batch))
+        np.testing.assert_allclose(out.loss.item(), plain.loss(*batch), rtol=1e-9)
+        np.testing.assert_allclose(criterion.weights.beta.numpy(), plain.beta, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rho", ["rms", "mse", "euclidean", "cosine", "local-cosine"])
+def test_in_relative_units_the_size_of_latents_does_not_matter(rho):
+    """What a network's features are multiplied by changes neither weights nor loss; in absolute units it does."""
+    for preset, same in (("robust", True), ("official", rho.endswith("cosine"))):
+        criteria = [adawac.build_method("adawac", 6, preset, rho=rho).double() for _ in range(2)]
+        for logits, labels, features, index in random_batch(5, steps=5):
+            outs = [
+                criterion(*tensors(logits, labels, factor * features, index))
+                for criterion, factor in zip(criteria, (1, 10), strict=True)
+            ]
+        betas = [criterion.weights.beta for criterion in criteria]
+        assert torch.allclose(*betas, rtol=1e-9) == torch.allclose(outs[0].loss, outs[1].loss, rtol=1e-9) == same
+
+
+def test_bounded_weights_come_back():
+    """A million updates in one direction are undone by a few in the other."""
+    weights = adawac.SampleWeights(3, bound=4.0)
+    index, high, low = torch.tensor([0, 2]), torch.full((2,), 12.0), torch.zeros(2)
+    for _ in range(1000):
+        weights.ascend(index.repeat(500), high.repeat(500), low.repeat(500), 8.0)
+    assert weights.log_odds.tolist() == [4.0, 0.0, 4.0]
+    weights.ascend(index, low, high, 0.5)
+    assert weights.log_odds.tolist() == [-2.0, 0.0, -2.0]
+    weights.ascend(index, low, high, 0.5)
+    assert weights.log_odds.tolist() == [-4.0, 0.0, -4.0]
+
+
+def test_running_means_follow_training_alone():
+    criterion = adawac.build_method("adawac", 6, "robust").double()
+    (first, second) = (tensors(*batch) for batch in random_batch(3, steps=2))
+    criterion(*first)
+    means = {name: value.clone() for name, value in criterion.means.named_buffers()}
+    assert means["batches"] == 1
+    criterion.eval()(*second)
+    criterion.train()
+    broken = (first[0].detach().clone().fill_(torch.nan), *first[1:])
+    criterion(*broken)  # not finite: it counts nowhere
+    assert {name: value.item() for name, value in means.items()} == {
+        name: value.item() for name, value in criterion.means.named_buffers()
+    }
+    criterion.held = True  # the network learns on, and with it what is usual
+    criterion(*second)
+    assert criterion.means.batches == 2
+    assert criterion.means.ce != means["ce"]
+
+
+def test_running_means_are_saved_and_keep_their_precision():
+    criterion, other = (adawac.build_method("adawac", 6, "robust") for _ in range(2))
+    logits, labels, features, index = tensors(*next(random_batch(3)))
+    criterion(logits.float(), labels, features.float(), index)
+    other.load_state_dict(criterion.half().state_dict())
+    for name in ("ce", "ac", "batches"):
+        mean = getattr(other.means, name)
+        assert mean.dtype == torch.float32
+        assert mean == getattr(criterion.means, name) != 0
+    assert adawac.build_method("adawac", 6, "official").means is None
+
+
+@pytest.mark.parametrize("preset", ["paper", "official", "robust"])
 @pytest.mark.parametrize("method", NAMES)
 def test_the_loss_is_differentiated_correctly(method, preset):
     """Central differences of the loss with the weights held: those are constants of the network's step."""
@@ -86,7 +162,7 @@ def test_the_loss_is_differentiated_correctly(method, preset):
     assert torch.autograd.gradcheck(loss, (logits, features), eps=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("preset", ["paper", "official", "robust"])
 @pytest.mark.parametrize("method", NAMES)
 def test_batch_order_does_not_matter(method, preset):
     (batch,) = random_batch(3, size=5, num_samples=20)
@@ -119,20 +195,26 @@ def test_unused_options_are_ignored_and_unknown_ones_are_not():
         adawac.build_method("adawac", 6, eta_bta=3.0)
     with pytest.raises(ConfigError, match="one of rms, mse, euclidean, cosine"):
         adawac.build_method("adawac", 6, rho="manhattan")
-    with pytest.raises(ConfigError, match="eta_beta to be a number ≥ 0"):
+    with pytest.raises(ConfigError, match="eta_beta: expected a number ≥ 0"):
         adawac.build_method("adawac", 6, eta_beta=-1.0)
-    with pytest.raises(ConfigError, match="lambda_ac to be a number ≥ 0, but got inf"):
+    with pytest.raises(ConfigError, match="lambda_ac: expected a number, but got inf"):
         adawac.build_method("adawac", 6, lambda_ac=float("inf"))
-    with pytest.raises(ConfigError, match="lambda_ac to be a number ≥ 0, but got 'large'"):
+    with pytest.raises(ConfigError, match="lambda_ac: expected a number, but got 'large'"):
         adawac.build_method("adawac", 6, lambda_ac="large")
     with pytest.raises(UnknownNameError, match="'adawac'"):
         adawac.build_method("adawak", 6)
     with pytest.raises(UnknownNameError, match="paper, official"):
-        adawac.build_method("adawac", 6, preset="papers")
+        resolve("papers", {})  # `build_method` itself has a typed preset, which is checked in tests
     with pytest.raises(ConfigError, match="adawac diagnose"):
         adawac.build_method("trim-ratio", 6)
-    with pytest.raises(ConfigError, match="trim_ratio < 1"):
+    with pytest.raises(ConfigError, match="trim_ratio: expected a number ≥ 0 and < 1"):
         adawac.build_method("trim-ratio", 6, trim_ratio=1.0)
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_a_trim_ratio_of_zero_is_a_ratio(preset):
+    criterion = adawac.build_method("trim-ratio", 6, preset, trim_ratio=0.0).double()
+    assert criterion(*tensors(*next(random_batch(1)))).loss.isfinite()
 
 
 @pytest.mark.parametrize("method", ["trim-train", "trim-train+acr"])
@@ -194,7 +276,7 @@ def test_one_supervised_view_is_enough():
     """B rows of logits with 2B latents: the second view passed the encoder alone."""
     (batch,) = random_batch(2)
     logits, labels, features, index = tensors(*batch)
-    for preset in ("paper", "official"):
+    for preset in ("paper", "official", "robust"):
         criterion = adawac.build_method("adawac", 6, preset).double()
         out = criterion(logits[:3], labels[:3], features, index)
         assert out.loss.isfinite()
@@ -308,7 +390,7 @@ def test_evaluation_moves_no_methods_weights(method):
     assert (criterion.weights.beta == 0.5).all()
 
 
-@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("preset", ["paper", "official", "robust"])
 @pytest.mark.parametrize("method", ["adawac", "reweight-only", "pm-dro"])
 def test_held_weights_stay_in_training_mode_until_released(method, preset):
     criterion = adawac.build_method(method, 6, preset).double()
@@ -339,3 +421,101 @@ def test_trimming_by_quantile_keeps_what_is_above_it():
     criterion = adawac.build_method("trim-ratio", 6, "official", trim_ratio=0.5).double()
     out = criterion(*tensors(*next(random_batch(12))))
     assert out.beta.tolist() == (out.ell_ce == out.ell_ce.max()).double().tolist()
+
+
+# -- mean-teacher: it compares predictions, those of two networks ------------------------------------------------------
+
+
+def predictions(logits):
+    """(2B, K, H, W) -> probabilities, pixel by pixel."""
+    rows = [np.array(reference.probabilities(row)).T.reshape(row.shape) for row in logits]
+    return np.stack(rows)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.integers(1, 4),
+    lambda_ac=st.floats(0, 40),
+    ramp_epochs=st.sampled_from([0.0, 0.7, 5.0]),
+)
+def test_mean_teacher_equals_plain_loops(seed, size, lambda_ac, ramp_epochs):
+    """Its reference: CE + Dice + ACR of probabilities, with the weight of Tarvainen and Valpola's ramp."""
+    criterion = adawac.build_method("mean-teacher", 6, lambda_ac=lambda_ac, ramp_epochs=ramp_epochs, aligned=False)
+    taught = np.random.default_rng(seed + 1).normal(scale=2, size=(4, 2 * size, 3, 4, 3))
+    for step, (logits, labels, _, index) in enumerate(random_batch(seed, size, steps=4)):
+        both = np.concatenate([logits[:size], taught[step][:size]])
+        out = criterion.double()(*tensors(logits, labels, both, index))
+        reached = 1.0 if ramp_epochs == 0 else min(1.0, step * size / (6 * ramp_epochs))
+        expected = reference.paper_loss(
+            "acr-only", [], logits, labels, predictions(both), index,
+            eta_beta=1.0, lambda_ac=lambda_ac * np.exp(-5 * (1 - reached) ** 2), rho="mse", trim_ratio=0.0,
+        )  # fmt: skip
+        np.testing.assert_allclose(out.loss.item(), expected, rtol=1e-9)
+        assert out.beta.tolist() == [1] * size
+    assert (criterion.weights.log_odds == 0).all()
+
+
+def turned(size):
+    """Maps of first views that are the image, and of second ones that are mirrored left to right."""
+    maps = torch.eye(2, 3, dtype=torch.float64).repeat(2 * size, 1, 1)
+    maps[size:, 0, 0] = -1
+    return maps
+
+
+def test_mean_teacher_compares_what_both_views_show_of_the_same_tissue():
+    logits, labels, _, index = tensors(*next(random_batch(3)))
+    criterion = adawac.build_method("mean-teacher", 6, ramp_epochs=0).double()
+    both = torch.cat([logits[:3], logits[:3].flip(-1)])
+    assert criterion(logits, labels, both, index, turned(3)).reg_ac.abs().max() < 1e-12
+    assert criterion(logits, labels, both.flip(-1), index, turned(3)).reg_ac.abs().max() < 1e-12
+    assert criterion(logits, labels, torch.cat([logits[:3], logits[:3]]), index, turned(3)).reg_ac.min() > 0.01
+    with pytest.raises(ShapeError, match=r"affine maps of the views.*but got none"):
+        criterion(logits, labels, both, index)
+
+
+def test_only_the_network_learns_from_its_teacher():
+    logits, labels, _, index = tensors(*next(random_batch(3)))
+    both = torch.randn(6, 3, 4, 3, dtype=torch.float64, requires_grad=True)
+    criterion = adawac.build_method("mean-teacher", 6, ramp_epochs=0, aligned=False).double()
+    criterion(logits, labels, both, index).loss.backward()
+    assert (both.grad[:3] != 0).any((1, 2, 3)).all()
+    assert (both.grad[3:] == 0).all()
+    assert (logits.grad[3:] == 0).all()
+
+
+def test_unlabelled_samples_cost_mean_teacher_consistency_alone():
+    criterion = adawac.build_method("mean-teacher", 6, lambda_ac=3.0, ramp_epochs=0, aligned=False, ignore_index=255)
+    logits, labels, _, index = tensors(*next(random_batch(3)))
+    both = torch.randn(6, 3, 4, 3, dtype=torch.float64)
+    labelled = criterion(logits, labels, both, index)
+    labels[[1, 4]] = 255
+    out = criterion(logits, labels, both, index)
+    rest = [0, 2]
+    supervised = (labelled.ell_ce + labelled.ell_dice)[rest].mean()
+    torch.testing.assert_close(out.loss.detach(), supervised + labelled.reg_ac.mean())
+    assert out.beta.tolist() == [1, 0, 1]
+
+
+def test_the_ramp_is_saved_and_rises_in_training_mode_alone():
+    criterion, other = (adawac.build_method("mean-teacher", 6, aligned=False) for _ in range(2))
+    logits, labels, _, index = tensors(*next(random_batch(3)))
+    criterion(logits, labels, logits, index)
+    criterion.eval()(logits, labels, logits, index)
+    assert int(criterion.seen) == 3
+    other.load_state_dict(criterion.state_dict())
+    assert int(other.seen) == 3
+
+
+@pytest.mark.parametrize(
+    "features", [None, torch.zeros(6, 5, 2, 2), torch.zeros(3, 3, 4, 3), [(1.0, torch.zeros(6, 5))]]
+)
+def test_mean_teacher_refuses_latents(features):
+    logits, labels, _, index = tensors(*next(random_batch(3)))
+    with pytest.raises(ShapeError, match=r"logits of the network and of its teacher, \(6, 3, 4, 3\).*teacher\(x2\)"):
+        adawac.build_method("mean-teacher", 6)(logits, labels, features, index)
+
+
+def test_mean_teacher_takes_the_finest_of_several_resolutions():
+    logits, labels, _, index = tensors(*next(random_batch(3)))
+    criterion = adawac.build_method("mean-teacher", 6, aligned=False).double()
+    assert criterion([logits, logits[..., ::2, ::2]], labels, logits, index).loss.isfinite()

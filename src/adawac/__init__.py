@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from adawac.lazy import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Written out, since type checkers read it without running it.
 __all__ = [
@@ -20,12 +20,15 @@ __all__ = [
     "SampleWeights",
     "Step",
     "Store",
+    "ViewConfig",
     "Weighting",
     "__version__",
     "algorithm",
     "build_method",
+    "calibrate",
     "checks",
     "config",
+    "crossval",
     "data",
     "diagnose",
     "errors",
@@ -37,6 +40,7 @@ __all__ = [
     "figures",
     "fit",
     "inference",
+    "load_trained",
     "losses",
     "methods",
     "metrics",
@@ -49,6 +53,7 @@ __all__ = [
     "report",
     "reproduction",
     "runs",
+    "score",
     "theory",
     "train",
     "trained",
@@ -83,70 +88,59 @@ if TYPE_CHECKING:
     from adawac import inference as export
     from adawac import inference as prediction
     from adawac.algorithm import AdaWAC, Criterion, SampleWeights, Step, Weighting
+    from adawac.config import ViewConfig
     from adawac.data.diagnosis import diagnose
     from adawac.data.preparation import prepare
     from adawac.data.store import Store
     from adawac.data.views import PairDataset
+    from adawac.evaluation.calibration import calibrate
     from adawac.evaluation.evaluator import evaluate
+    from adawac.evaluation.folder_scores import score
     from adawac.features import EncoderTap
     from adawac.inference import trained
     from adawac.inference.model_export import export_model
     from adawac.inference.prediction import predict
+    from adawac.inference.trained import load_trained
     from adawac.methods import METHODS, build_method
     from adawac.objective import PRESETS, Objective
     from adawac.report.page import write_report
+    from adawac.reproduction.crossvalidation import crossval
     from adawac.runs.reader import Run
     from adawac.runs.recorder import RunRecorder
     from adawac.train.engine import fit
 
+# The public names by the module that defines each, and the modules that are public themselves.
+_NAMES = {
+    "algorithm": "AdaWAC Criterion SampleWeights Step Weighting",
+    "features": "EncoderTap",
+    "methods": "METHODS build_method",
+    "objective": "Objective PRESETS",
+    "config": "ViewConfig",
+    "data.views": "PairDataset",
+    "runs.reader": "Run",
+    "runs.recorder": "RunRecorder",
+    "data.store": "Store",
+    "data.diagnosis": "diagnose",
+    "evaluation.calibration": "calibrate",
+    "evaluation.evaluator": "evaluate",
+    "evaluation.folder_scores": "score",
+    "inference.model_export": "export_model",
+    "train.engine": "fit",
+    "inference.prediction": "predict",
+    "inference.trained": "load_trained",
+    "data.preparation": "prepare",
+    "report.page": "write_report",
+    "reproduction.crossvalidation": "crossval",
+}
+_MODULES = (
+    "algorithm checks config data errors evaluation features figures inference losses methods metrics "
+    "models objective registry report reproduction runs theory train viewer"
+)
+_FORMER = {"export": "inference", "prediction": "inference", "trained": "inference.trained"}
+
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "AdaWAC": "algorithm:AdaWAC",
-        "Criterion": "algorithm:Criterion",
-        "EncoderTap": "features:EncoderTap",
-        "METHODS": "methods:METHODS",
-        "Objective": "objective:Objective",
-        "PRESETS": "objective:PRESETS",
-        "PairDataset": "data.views:PairDataset",
-        "Run": "runs.reader:Run",
-        "RunRecorder": "runs.recorder:RunRecorder",
-        "SampleWeights": "algorithm:SampleWeights",
-        "Step": "algorithm:Step",
-        "Store": "data.store:Store",
-        "Weighting": "algorithm:Weighting",
-        "build_method": "methods:build_method",
-        "diagnose": "data.diagnosis:diagnose",
-        "evaluate": "evaluation.evaluator:evaluate",
-        "export_model": "inference.model_export:export_model",
-        "fit": "train.engine:fit",
-        "predict": "inference.prediction:predict",
-        "prepare": "data.preparation:prepare",
-        "write_report": "report.page:write_report",
-        # packages and modules, and the names that some had before
-        "algorithm": "algorithm",
-        "checks": "checks",
-        "config": "config",
-        "data": "data",
-        "errors": "errors",
-        "evaluation": "evaluation",
-        "features": "features",
-        "figures": "figures",
-        "inference": "inference",
-        "losses": "losses",
-        "methods": "methods",
-        "metrics": "metrics",
-        "models": "models",
-        "objective": "objective",
-        "registry": "registry",
-        "report": "report",
-        "reproduction": "reproduction",
-        "runs": "runs",
-        "theory": "theory",
-        "train": "train",
-        "viewer": "viewer",
-        "export": "inference",
-        "prediction": "inference",
-        "trained": "inference.trained",
-    },
+    {name: f"{module}:{name}" for module, names in _NAMES.items() for name in names.split()}
+    | {module: module for module in _MODULES.split()}
+    | _FORMER,
 )

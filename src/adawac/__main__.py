@@ -1,5 +1,7 @@
 """`python -m adawac`, and the command `adawac`."""
 
+import atexit
+import signal
 import sys
 
 
@@ -10,7 +12,10 @@ def main() -> int:
     except KeyboardInterrupt:  # so early that nobody else could say it
         sys.stderr.write("adawac: Interrupted.\n")
         return 130
-    return run(sys.argv[1:])
+    try:
+        return run(sys.argv[1:])
+    finally:  # Ctrl-C while libraries clear up ends the process, without their tracebacks
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Checks of a call of the criterion.
 
-Shapes are checked in every step, since that costs nothing. Values (labels, indices) are on the device, and looking at
-them makes the host wait: on a GPU that happens in the first step, and in every one with `validate=True`.
+Shapes, and what autograd knows of a tensor's origin, are checked in every step, since that costs nothing. Values are on
+the device, and looking at them makes the host wait: on a GPU that happens in the first step, in a few later ones
+(`due`), and in every one with `validate=True`.
 """
 
 import operator
@@ -15,7 +16,13 @@ from adawac.errors import ConfigError, ShapeError
 
 if TYPE_CHECKING:
     from adawac.algorithm import Criterion
+    from adawac.objective import Latents, Levels, Objective
 
+_EARLY_CALLS = (3, 15, 63)  # calls, from 0, whose values are looked at besides those of every `_STRIDE`th
+_STRIDE = 256
+# What autograd calls operations that move numbers or cast them, and change none.
+_MOVES = {"Cat", "Stack", "ToCopy", "Clone", "Alias", "View", "UnsafeView", "ReshapeAlias", "Permute", "Transpose", "T"}
+_MOVES |= {"Slice", "Select", "Index", "Squeeze", "Unsqueeze", "Unbind", "Split", "Expand", "_DDPSink"}
 _LABELS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -40,11 +47,16 @@ def same_samples(saved: Tensor | None, current: Tensor) -> None:
         )
 
 
+def due(objective: "Objective", call: int) -> bool:
+    """Tell whether the values of a call (from 0) are to be looked at, also where the host has to wait for them."""
+    return objective.validate or call in _EARLY_CALLS or call % _STRIDE == 0
+
+
 def batch(
     criterion: "Criterion",
-    logits: Tensor | Sequence[Tensor],
-    labels: Tensor | Sequence[Tensor],
-    features: Tensor | Sequence[tuple[float, Tensor]] | None,
+    logits: "Levels",
+    labels: "Levels",
+    features: "Latents | None",
     index: Tensor,
     views: Tensor | None,
     *,
@@ -52,12 +64,19 @@ def batch(
 ) -> None:
     """Check a call of the criterion; `values` looks into labels and index, too."""
     log_odds = criterion.weights.log_odds
+    if criterion.training and not torch.is_grad_enabled():
+        raise ConfigError(
+            "Expected gradients in training mode, but this call is under torch.no_grad(), where it would move the "
+            "weights without the network. Call criterion.eval() for validation, and criterion.train() after it."
+        )
     _index(index, len(log_odds))
     scales, targets = _levels("logits", logits), _levels("labels", labels)
     latents = _latents(features, criterion) if criterion.uses_latents else []
     _one_device(logits=scales[:1], labels=targets[:1], latents=latents[:1], index=[index], criterion=[log_odds])
     waits = index.device.type != "cpu" or torch.compiler.is_compiling()
-    first, values = values, values or not waits
+    values = values or not waits
+    if values and index.is_cuda and torch.cuda.is_current_stream_capturing():
+        values = False  # a look would end the capture
     if values:
         _rows(index, len(log_odds))
     if not isinstance(labels, Tensor):
@@ -75,8 +94,27 @@ def batch(
         _supervised(scale, target, len(index), criterion, values and not resized, resized)
     for latent in latents:
         _both_views(latent, len(index), views, criterion)
-    if first:  # probabilities come in all steps or in none
+    if not torch.compiler.is_compiling():
+        _no_activation(scales[0])
+    if values:
         _no_probabilities(scales[0])
+        if latents and len(scales[0]) == len(index):
+            _first_view(scales[0], latents[0])
+
+
+def states(criterion: "Criterion", labelled: Tensor, index: Tensor) -> Tensor:
+    """Return which samples are labelled, where that suits the batch and the criterion can ignore the others."""
+    if criterion.objective.ignore_index is None:
+        raise ConfigError(
+            "Expected the option ignore_index, since `labelled` was given, but this criterion has none. Build it with "
+            "ignore_index=255."
+        )
+    if not isinstance(labelled, Tensor) or labelled.dtype != torch.bool or labelled.shape != index.shape:
+        raise ShapeError(
+            f"Expected labelled to have True or False for each of {len(index)} samples, but got {_like(labelled)}. "
+            "Give a tensor (B,) of type bool."
+        )
+    return labelled
 
 
 def _index(index: Any, num_samples: int) -> None:
@@ -117,7 +155,7 @@ def _levels(name: str, argument: Any) -> list[Tensor]:
     if not isinstance(levels, list | tuple) or not all(isinstance(level, Tensor) for level in levels):
         raise ShapeError(
             f"Expected {name} to be a tensor, or a list of them (deep supervision), but got {_like(argument)}. "
-            "Take the tensor out of what your network or loader returns, such as output['out']."
+            "Take the tensor out of what your network or loader returns, such as output['out'] or output.logits."
         )
     return list(levels)
 
@@ -181,6 +219,14 @@ def _advice(logits: Tensor, labels: Tensor) -> str:
         return "Give class numbers (not one-hot) without a channel: labels[:, 0]."
     if labels.shape == logits.shape:
         return "Give class numbers (not one-hot): labels.argmax(1)."
+    if labels.dim() == logits.dim() - 1 and labels.shape[0] == logits.shape[0]:
+        size = {2.0: "half-size", 4.0: "quarter-size"}.get(labels.shape[1] / logits.shape[2], "smaller")
+        if all(side < whole for side, whole in zip(logits.shape[2:], labels.shape[1:], strict=True)):
+            mode = {3: "linear", 4: "bilinear"}.get(logits.dim(), "trilinear")
+            return (
+                f"These are {size} logits, as Segformer and others return them. Upsample them: "
+                f"torch.nn.functional.interpolate(logits, size=labels.shape[1:], mode={mode!r})."
+            )
     return "Give class numbers (not one-hot), a label map for each row of the logits: torch.cat([labels_1, labels_2])."
 
 
@@ -206,13 +252,62 @@ def _known_classes(labels: Tensor, classes: int, ignored: int | None) -> None:
         )
 
 
+def _no_activation(logits: Tensor) -> None:
+    """Refuse what autograd knows to be a softmax's or a sigmoid's output."""
+    node = _origin(logits.grad_fn)
+    name = "" if node is None else _operation(node).lower()
+    if name in ("softmax", "sigmoid"):
+        raise _probabilities(logits, f"its last operation is a {name}")
+
+
 def _no_probabilities(logits: Tensor) -> None:
-    """Refuse what went through a softmax: the criterion's own would silently flatten it."""
-    sums = logits.detach().sum(1, dtype=torch.float32)
-    if bool(((sums - 1).abs().amax() < 0.01) & (logits.detach().amin() >= 0)):
+    """Refuse what went through a softmax or a sigmoid: the criterion's own softmax would silently flatten it."""
+    few = [slice(None, None, -(-side // 16)) for side in logits.shape[2:]]
+    pixels = logits.detach()[(slice(None), slice(None), *few)].float()
+    low, high = pixels.amin(), pixels.amax()
+    if bool((low >= 0) & ((pixels.sum(1) - 1).abs().amax() < 0.01)):
+        raise _probabilities(logits, "they sum to 1 over the classes, as after a softmax")
+    if bool((low >= 0) & (low < 0.1) & (high > 0.9) & (high <= 1)):
+        raise _probabilities(logits, "they fill 0 to 1, as after a sigmoid")
+
+
+def _probabilities(logits: Tensor, reason: str) -> ShapeError:
+    return ShapeError(
+        f"Expected logits, but got probabilities {_like(logits)}: {reason}. Take the activation off the network's end "
+        "(activation=None in many), and call model.train() after validation: the criterion has its own softmax."
+    )
+
+
+def _operation(node: Any) -> str:
+    """Return the name of what autograd noted, such as `Sigmoid`."""
+    return str(node.name()).rstrip("0123456789").removesuffix("Backward")
+
+
+def _origin(node: Any) -> Any:
+    """Return what computed the numbers that autograd's `node` may only have moved; None where no gradient is wanted."""
+    while node is not None and node.next_functions and _operation(node) in _MOVES:
+        node = node.next_functions[0][0]
+    return node
+
+
+def _first_view(logits: Tensor, latent: Tensor) -> None:
+    """Refuse latents of which a later one, not the first, belongs to the one view that is supervised."""
+    joined = latent.grad_fn
+    if joined is None or _operation(joined) != "Cat":
+        return
+    first, *others = (_origin(node) for node, _ in joined.next_functions)
+    ancestors: set[Any] = {None}
+    waiting: list[Any] = [logits.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node not in ancestors:
+            ancestors.add(node)
+            waiting.extend(parent for parent, _ in node.next_functions)
+    if first not in ancestors and any(node in ancestors for node in others if node is not None):
         raise ShapeError(
-            f"Expected logits, but got probabilities {_like(logits)}: they sum to 1 over the classes. Take the softmax "
-            "off the network's end (activation=None in many): the criterion has its own."
+            "Expected the supervised view's latent first, but the first view's latent is of another forward pass than "
+            "the logits. Pass the supervised view, then the other one; run other passes under torch.no_grad(), or call "
+            "tap.clear() after them."
         )
 
 

@@ -5,7 +5,10 @@ in a library it is also the built-in kind that a caller would expect (`ValueErro
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+_LONGEST = 300  # letters of a reason: some libraries quote the file
 
 
 class AdawacError(Exception):
@@ -52,8 +55,33 @@ class MissingDependencyError(AdawacError, ImportError):
     """A library that is not installed, or too old for what was asked."""
 
 
+@contextmanager
+def reading(explain: Callable[[str], AdawacError]) -> Iterator[None]:
+    """Turn whatever is raised while a file is read into an error of ours: a damaged file may fail in any way.
+
+    Args:
+        explain: Makes the error, given the reason in one line.
+    """
+    try:
+        yield
+    except AdawacError:
+        raise
+    except Exception as error:
+        missing = f"it has no {error}" if isinstance(error, KeyError) else ""
+        reason = missing or (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        raise explain(" ".join(reason.split())[:_LONGEST]) from error
+
+
 def near(name: str, known: Iterable[str], count: int = 4) -> str:
     """Return a phrase with the known names closest to `name`, for the end of an error message."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=count, cutoff=0.5) or known[:count]
     return ", ".join(repr(candidate) for candidate in close) if close else "none"
+
+
+def check_known(
+    name: str, known: Collection[str], what: str, error: type[AdawacError] = UnknownNameError, count: int = 4
+) -> None:
+    """Raise an error that lists near names if a name is unknown; `what` says what was expected."""
+    if name not in known:
+        raise error(f"Expected {what}, but got {name!r}. Near names: {near(name, known, count)}.")

@@ -1,68 +1,115 @@
 """The latent of any network, read by a forward hook on one of its submodules."""
 
+import dataclasses
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, cast, overload
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
-from adawac.errors import TapError, UnknownNameError, near
+from adawac.errors import TapError, UnknownNameError, check_known
 
 # More than any step needs: pop is never called, and every latent keeps its graph in memory.
 _LIMIT = 256
 # Class and register tokens, as many as any vision transformer has; of small grids more would not be noticed.
 _EXTRA_TOKENS = 16
 
+# What `pop` returns: a tensor for a submodule's name, a list for several.
+Popped = TypeVar("Popped", default=Tensor)
 
-class EncoderTap:
+
+class EncoderTap(Generic[Popped]):
     """Keeps what a submodule returns while gradients are on, until `pop` takes it.
-
-    Args:
-        model: any network; wrappers (DDP, Fabric, a compiled model) are looked through.
-        name: the submodule, as in `model.named_modules()`; or several with their coefficients in the consistency,
-            `{"encoder.layer4": 1.0, "encoder.layer3": 0.5}`.
-        output: which one to take where a submodule returns several: a position (the last by default, which is the
-            deepest feature map of every encoder in use) or a key.
-        grid: the shape of the token grid, for submodules that return (B, N, C): latents become (B, C, *grid), leading
-            tokens that are not of the grid (class, registers) are dropped.
 
     Attach it before the first call of a compiled model: a hook that comes later is never seen.
 
-    Example:
+    Args:
+        model: Any network; wrappers (DDP, Fabric, a compiled model) are looked through.
+        name: The submodule, as in `model.named_modules()`; or several with their coefficients in the consistency,
+            `{"encoder.layer4": 1.0, "encoder.layer3": 0.5}`.
+        output: What to take where a submodule returns several tensors: a position, a key or an attribute, or a path of
+            these, `"feature_maps.3"`. By default, and where it leads to several, the deepest feature map: of the
+            tensors with the most axes the last one, attention aside.
+        grid: The shape of the token grid, for submodules that return (B, N, C): latents become (B, C, *grid), leading
+            tokens that are not of the grid (class, registers) are dropped.
+
+    Attributes:
+        coefficients: The coefficient of each submodule, by its name.
+
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 2, 1))
         >>> tap = EncoderTap(model, "1")
+        >>> tap
+        EncoderTap(Sequential: '1')
         >>> logits = model(torch.zeros(6, 1, 9, 9))
         >>> tap.pop().shape
         torch.Size([6, 4, 4, 4])
+
+        Several submodules, each with its coefficient:
+
+        >>> tap = EncoderTap(model, {"1": 1.0, "0": 0.5})
+        >>> logits = model(torch.zeros(6, 1, 9, 9))
+        >>> [(coefficient, latent.shape[1]) for coefficient, latent in tap.pop()]
+        [(1.0, 4), (0.5, 4)]
     """
+
+    @overload
+    def __init__(
+        self: "EncoderTap[Tensor]",
+        model: nn.Module,
+        name: str,
+        *,
+        output: int | str | None = None,
+        grid: Sequence[int] | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "EncoderTap[list[tuple[float, Tensor]]]",
+        model: nn.Module,
+        name: Mapping[str, float],
+        *,
+        output: int | str | None = None,
+        grid: Sequence[int] | None = None,
+    ) -> None: ...
 
     def __init__(
         self,
         model: nn.Module,
         name: str | Mapping[str, float],
         *,
-        output: int | str = -1,
+        output: int | str | None = None,
         grid: Sequence[int] | None = None,
-    ):
+    ) -> None:
         self.coefficients = _coefficients(name)
         self._single = isinstance(name, str)
         network = _unwrap(model)
+        self._network = type(network).__name__
         modules = {key: _submodule(network, key) for key in self.coefficients}  # all of them, or no hook is left behind
         self._hooks = {key: _Hook(output, _grid(grid)) for key in modules}
         self._handles = [modules[key].register_forward_hook(hook) for key, hook in self._hooks.items()]
         self._activate()
 
-    def pop(self) -> Any:
-        """Return what fired since the last pop, one forward after another along the batch.
+    def __repr__(self) -> str:
+        name, hook = next(iter(self._hooks.items()))
+        settings = [repr(name if self._single else self.coefficients)]
+        settings += [f"{key}={getattr(hook, key)!r}" for key in ("output", "grid") if getattr(hook, key) is not None]
+        return f"EncoderTap({self._network}: {', '.join(settings)})"
 
-        That is a tensor, or for several submodules a list of (coefficient, tensor), which the criterion takes.
+    def pop(self) -> Popped:
+        """Return what fired since the last pop, one forward after another along the batch, and forget it.
+
+        Returns:
+            The latents (2B, …) of both views, or for several submodules a list of (coefficient, latents): what the
+            criterion takes as `features`.
         """
         latents = [(self.coefficients[name], hook.pop(name)) for name, hook in self._hooks.items()]
-        return latents[0][1] if self._single else latents
+        return cast(Popped, latents[0][1] if self._single else latents)
 
     def encode(self, network: nn.Module, *inputs: Any) -> None:
         """Run a network up to the tapped submodules, for their latents; the rest is not computed.
@@ -126,7 +173,7 @@ def _leave(waiting: "set[_Hook]", hook: "_Hook") -> None:
 class _Hook:
     """The forward hook. A copy of the network carries a copy of it, which stays idle unless its tap was copied, too."""
 
-    def __init__(self, output: int | str, grid: tuple[int, ...] | None):
+    def __init__(self, output: int | str | None, grid: tuple[int, ...] | None):
         self.output = output
         self.grid = grid
         self.latents: list[Tensor] = []
@@ -167,16 +214,19 @@ class _Hook:
     def _latent(self, output: Any) -> Tensor:
         latent = output
         if not isinstance(output, Tensor):
-            by_position = isinstance(output, Mapping) and not isinstance(self.output, str)
-            entries: Any = list(output.values()) if by_position else output
             try:
-                latent = entries[self.output]
-            except (TypeError, KeyError, IndexError):
+                latent = output if self.output is None else _entry(output, self.output)
+            except (AttributeError, LookupError):
                 latent = None
-        if not isinstance(latent, Tensor):
+            latents = _tensors(latent)
+            most = max([0, *[entry.dim() for entry in latents]])
+            latents = [entry for entry in latents if entry.dim() == most]
+            latent = latents[-1] if latents else None
+        if latent is None:
+            expected = "" if self.output is None else f" at output={self.output!r}"
             raise TapError(
-                "Expected the tapped submodule to return a tensor, or a list or mapping with a tensor at output="
-                f"{self.output!r}, but got {_describe(output)}. Choose the entry with output=, or another submodule."
+                f"Expected the tapped submodule to return a tensor, or several with one{expected}, but got "
+                f"{_describe(output)}. Choose the entry with output=, or another submodule."
             )
         return latent if self.grid is None else _as_map(latent, self.grid)
 
@@ -188,6 +238,35 @@ class _Hook:
 def _in_backward() -> bool:
     """Tell whether a backward pass is running: then a forward is a recomputation, whose latent is known already."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def _entry(output: Any, path: int | str) -> Any:
+    """Return what lies at a path of positions, keys and attributes: `"feature_maps.3"`."""
+    if isinstance(output, Mapping) and path in output:  # also a key with dots
+        return output[path]
+    step, _, rest = str(path).partition(".")
+    if isinstance(output, Mapping) and step in output:
+        entry = output[step]
+    elif isinstance(output, (Mapping, Sequence)) and step.lstrip("-").isdecimal():
+        entry = list(output.values() if isinstance(output, Mapping) else output)[int(step)]
+    else:
+        entry = getattr(output, step)
+    return _entry(entry, rest) if rest else entry
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """Return the tensors of an output, in its order, without those that are called attention."""
+    if isinstance(output, Tensor):
+        return [output]
+    # In this order, and without `list | tuple`: torch 2.6 compiles nothing else.
+    if output is None or isinstance(output, (list, tuple)):
+        entries = list(output or ())
+    elif isinstance(output, Mapping) or dataclasses.is_dataclass(output):
+        named = output if isinstance(output, Mapping) else vars(output)
+        entries = [entry for name, entry in named.items() if "attention" not in str(name)]
+    else:
+        entries = []
+    return [tensor for entry in entries for tensor in _tensors(entry)]
 
 
 def _grid(grid: Any) -> tuple[int, ...] | None:
@@ -245,12 +324,8 @@ def _coefficients(name: Any) -> dict[str, float]:
 
 
 def _submodule(network: nn.Module, name: str) -> nn.Module:
-    modules: dict[str, nn.Module] = dict(network.named_modules())
-    if not name or name not in modules:
-        raise UnknownNameError(
-            f"Expected the name of a submodule of {type(network).__name__}, but got {name!r}. Near names: "
-            f"{near(name, filter(None, modules), 6)}."
-        )
+    modules: dict[str, nn.Module] = {name: module for name, module in network.named_modules() if name}
+    check_known(name, modules, f"the name of a submodule of {type(network).__name__}", count=6)
     return modules[name]
 
 
@@ -261,4 +336,6 @@ def _describe(value: Any) -> str:
         return f"a mapping with the keys {list(value)}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"a {type(value).__name__} of {len(value)}"
+    if dataclasses.is_dataclass(value):
+        return f"a {type(value).__name__} with {', '.join(vars(value))}"
     return f"a {type(value).__name__}"

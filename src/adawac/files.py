@@ -6,10 +6,11 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from weakref import WeakSet
+
+from filelock import lock_descriptor
 
 from adawac.errors import AdawacError, BusyError
 
@@ -27,12 +28,13 @@ def beside(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
     try:
         yield temporary
-        _sync(temporary)
-        temporary.replace(path)
+        _sync(temporary, os.O_RDWR)
+        _replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync(path.parent)  # the new name is on the disk too
+    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+        _sync(path.parent, os.O_RDONLY)  # the new name is on the disk too
 
 
 def make_folder(path: Path) -> None:
@@ -41,6 +43,11 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(path)) from error
+
+
+def is_hub_address(source: Path | str) -> bool:
+    """Say whether this is `hf://owner/name`, also as a path, which has lost one of the slashes."""
+    return Path(source).as_posix().startswith("hf:/")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -71,15 +78,28 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(_SUFFIX)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _replace(temporary: Path, path: Path) -> None:
+    """Replace `path`; Windows refuses that while somebody has it open, such as a report that is being drawn."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            temporary.replace(path)
+            return
+        except PermissionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-class AppendFile:
+class AppendFile(AbstractContextManager["AppendFile"]):
     """A file that grows by whole records: an append that fails is cut off again.
 
     A kill may leave part of a record at the end. Readers skip it, and the writer that opens the file says with
@@ -114,12 +134,7 @@ class AppendFile:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> "AppendFile":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -134,14 +149,19 @@ _held: "WeakSet[FolderLock]" = WeakSet()
 
 
 class FolderLock:
-    """The exclusive right to write to a folder, held until `release` or the end of the process."""
+    """The exclusive right to write to a folder, held until `release` or the end of the process.
 
-    def __init__(self, folder: Path):
+    Args:
+        folder: The folder, which must exist.
+        patience: Seconds to wait for another holder.
+    """
+
+    def __init__(self, folder: Path, patience: float = _PATIENCE):
         self._file = (folder / LOCK).open("a+b")
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + patience
         while not self._try(folder / LOCK):
             if time.monotonic() > deadline:
-                self._file.seek(0)
+                self._file.seek(1)  # Windows lets nobody read the first byte, which is locked
                 holder = self._file.read(20).decode("ascii", "replace").strip() or "unknown"
                 self._file.close()
                 raise BusyError(
@@ -150,14 +170,19 @@ class FolderLock:
                 )
             time.sleep(0.05)
         self._file.truncate(0)
-        self._file.write(str(os.getpid()).encode())
+        self._file.write(f" {os.getpid()}".encode())
         self._file.flush()
         _held.add(self)
 
     def _try(self, path: Path) -> bool:
         """Try to lock the file; its last holder may have removed the folder and made it again."""
-        if not _try_lock(self._file.fileno(), shared=False):
-            return False
+        try:
+            if not lock_descriptor(self._file.fileno(), blocking=False):
+                return False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            log.warning("%s has no locks (%s): make sure that nothing else writes there.", path.parent, error.strerror)
         if path.exists() and os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
             return True
         self._file.close()
@@ -171,26 +196,14 @@ class FolderLock:
 
 def is_locked(folder: Path) -> bool:
     """Say whether a living process writes to the folder."""
-    try:
-        with (folder / LOCK).open("rb") as file:
-            return not _try_lock(file.fileno(), shared=True)
-    except OSError:  # no lock file, or one that we may not open
-        return False
-
-
-def _try_lock(descriptor: int, shared: bool) -> bool:
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        if not shared:
-            log.warning("This file system has no locks (%s): make sure that nothing else writes there.", error.strerror)
-    return True
+    for mode in ("r+b", "rb"):  # NFS locks nothing that is open for reading only; a colleague may only read
+        with suppress(OSError), (folder / LOCK).open(mode) as file:
+            for _ in range(3):  # another reader holds it for an instant
+                if lock_descriptor(file.fileno(), blocking=False):
+                    return False
+                time.sleep(0.01)
+            return True
+    return False
 
 
 def _release_in_child() -> None:
@@ -199,4 +212,5 @@ def _release_in_child() -> None:
         lock.release()
 
 
-os.register_at_fork(after_in_child=_release_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_child)

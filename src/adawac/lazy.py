@@ -22,7 +22,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     Returns:
         The two functions, to be assigned in the package's `__init__`.
 
-    Example:
+    Examples:
         >>> get, names = lazy_names("adawac", {"METHODS": "methods:METHODS", "losses": "losses"})
         >>> {"METHODS", "losses"} <= set(names())
         True

@@ -1,18 +1,17 @@
 """Per-sample losses: pure functions that return one value a sample, in float32 or better."""
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
+from adawac.config.objective_options import Denominator, Rho
 from adawac.kernels.class_sums import can_sum, class_sums
-
-Rho = Literal["rms", "mse", "euclidean", "cosine"]
-Denominator = Literal["l1", "squared"]
 
 
 class PixelSums(NamedTuple):
@@ -88,7 +87,7 @@ def dice_of(
     overlap: Float[Tensor, "*any K"],
     mass: Float[Tensor, "*any K"],
     labelled: Float[Tensor, "*any K"],
-    smooth: float = 0.0,
+    smooth: float,
 ) -> Float[Tensor, "*any"]:
     """Return 1 − mean over classes of (2·overlap + smooth) / (mass + labelled + smooth) (Appendix C).
 
@@ -104,7 +103,7 @@ def cross_entropy(
 ) -> Float[Tensor, " B"]:
     """Return each sample's cross-entropy, averaged over its pixels (Eq. 2).
 
-    Example:
+    Examples:
         >>> cross_entropy(torch.zeros(2, 4, 8, 8), torch.zeros(2, 8, 8, dtype=torch.int64))  # log 4
         tensor([1.3863, 1.3863])
     """
@@ -121,7 +120,7 @@ def dice_loss(
 ) -> Float[Tensor, " B"]:
     """Return each sample's Dice loss over all K classes, background included (Appendix C).
 
-    Example:
+    Examples:
         >>> labels = torch.tensor([[[0, 1], [1, 0]]])
         >>> sure = 100.0 * torch.nn.functional.one_hot(labels).movedim(-1, 1)
         >>> dice_loss(sure, labels), dice_loss(-sure, labels)
@@ -144,10 +143,11 @@ def consistency(
         second: latents of the second views.
         rho: `euclidean` is ‖z₁ − z₂‖₂; `rms` the same over √(entries of z), which is a metric too and does not grow
             with the latent (the paper's Example has 1/√d, for d pixels); `mse` its square, as in the released code;
-            `cosine` is 1 − cos(z₁, z₂).
+            `cosine` is 1 − cos(z₁, z₂); `local-cosine` its mean over the locations of the latent, at each of which the
+            channels are one vector, so that neither bright locations nor large features count more.
         visible: positions to compare; the others count nowhere.
 
-    Example:
+    Examples:
         >>> consistency(torch.ones(2, 8, 4, 4), torch.tensor([1.0, 3.0]).view(2, 1, 1, 1).expand(2, 8, 4, 4))
         tensor([0., 2.])
     """
@@ -158,6 +158,13 @@ def consistency(
         entries = (visible.flatten(1).sum(1) * first.shape[1]).clamp_min(1)
     if rho == "cosine":
         return 1 - F.cosine_similarity(first.flatten(1), second.flatten(1), dim=1)
+    if rho == "local-cosine":
+        channels = -1 if first.dim() == 3 else 1  # token sequences have theirs last
+        distances = 1 - F.cosine_similarity(first, second, dim=channels).flatten(1)
+        if visible is None:
+            return distances.mean(1)
+        seen = visible.flatten(1)
+        return (distances * seen).sum(1) / seen.sum(1).clamp_min(1)
     difference, axes = first - second, tuple(range(1, first.dim()))  # not flattened: it may be channels-last
     if rho == "mse":
         return difference.square().sum(axes) / entries
@@ -179,7 +186,25 @@ def undo_view(
     latent = at_least_float32(latent)
     grid = F.affine_grid(inverse.to(latent.dtype), list(latent.shape), align_corners=False)
     visible = (grid.abs() <= 1).all(-1).unsqueeze(1)
+    if latent.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return _read_in_order(latent, grid), visible
     return F.grid_sample(latent, grid, align_corners=False), visible
+
+
+def _read_in_order(latent: Float[Tensor, "B C *S"], grid: Float[Tensor, "B *S d"]) -> Float[Tensor, "B C *S"]:
+    """Return what `grid_sample` does, whose gradient on a GPU adds up in any order; that of `gather` need not."""
+    sides = latent.shape[2:]
+    position = [((at + 1) * side - 1) / 2 for at, side in zip(grid.flip(-1).unbind(-1), sides, strict=True)]
+    flat, read = latent.flatten(2), torch.zeros_like(latent)
+    for corner in itertools.product((0, 1), repeat=len(sides)):
+        index, weight = torch.zeros_like(position[0], dtype=torch.int64), torch.ones_like(position[0])
+        for at, step, side in zip(position, corner, sides, strict=True):
+            neighbour = at.floor() + step
+            weight = weight * (1 - (at - neighbour).abs()) * ((neighbour >= 0) & (neighbour < side))
+            index = index * side + neighbour.clamp(0, side - 1).long()
+        values = flat.gather(2, index.flatten(1).unsqueeze(1).expand(-1, flat.shape[1], -1)).view_as(latent)
+        read = read + values * weight.unsqueeze(1)
+    return read
 
 
 def label_dense(
@@ -190,7 +215,7 @@ def label_dense(
     This is the definition for torch, and `adawac.data.cases.is_label_sparse` is the same one for NumPy; nothing else
     decides it. Ignored pixels are not foreground, but count in the share's denominator.
 
-    Example:
+    Examples:
         >>> label_dense(torch.tensor([[[0, 0], [0, 0]], [[0, 2], [0, 0]]]))
         tensor([False,  True])
     """

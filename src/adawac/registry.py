@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from adawac.errors import AdawacError, UnknownNameError, near
+from adawac.errors import AdawacError, check_known
 
 T = TypeVar("T")
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 class Registry(Mapping[str, T], Generic[T]):
     """A read-only mapping from names to objects, which other packages extend through entry points.
 
-    A package adds its own with an entry point in the group `adawac.<kind>s`, for example::
+    A package adds its own with an entry point in the group `adawac.<kind>s`, for example:
 
         [project.entry-points."adawac.methods"]
         my-method = "my_package:MyMethod"
 
     Entry points are listed when the registry is, and imported only when one of them is asked for.
 
-    Example:
+    Examples:
         >>> shapes = Registry("shape", {"ball": "round"})
         >>> shapes.register("cube")("square")
         'square'
@@ -30,6 +30,9 @@ class Registry(Mapping[str, T], Generic[T]):
     def __init__(self, kind: str, entries: Mapping[str, T] | None = None):
         self.kind = kind
         self._entries: dict[str, T] = dict(entries or {})
+
+    def __repr__(self) -> str:
+        return f"Registry({self.kind!r}: {', '.join(self)})"
 
     @property
     def group(self) -> str:
@@ -49,13 +52,14 @@ class Registry(Mapping[str, T], Generic[T]):
 
         return store
 
+    def check(self, name: str) -> None:
+        """Raise an `UnknownNameError` unless something has this name. Nothing is imported."""
+        check_known(name, self, f"the name of a {self.kind}")
+
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
+            self.check(name)
             points = list(entry_points(group=self.group, name=name))
-            if not points:
-                raise UnknownNameError(
-                    f"Expected the name of a {self.kind}, but got {name!r}. Near names: {near(name, self)}."
-                )
             try:
                 self._entries[name] = points[0].load()
             except (ImportError, AttributeError) as error:

@@ -36,6 +36,10 @@ GOLDEN = [
     ("strict", "absent", 1.0, 0.0),
     ("strict", "missed", 0.0, DIAGONAL),
     ("strict", "invented", 0.0, DIAGONAL),
+    # as nnU-Net's summary.json, which leaves out what is in neither
+    ("nnunet", "absent", math.nan, math.nan),
+    ("nnunet", "missed", 0.0, DIAGONAL),
+    ("nnunet", "invented", 0.0, DIAGONAL),
     ("nan", "absent", math.nan, math.nan),
     ("nan", "missed", math.nan, math.nan),
     ("nan", "invented", math.nan, math.nan),
@@ -64,6 +68,7 @@ def test_what_is_found_scores_the_same_by_every_convention(four_outcomes, conven
         "surface_dice": 1.0,
         "pred_voxels": 6,
         "truth_voxels": 4,
+        "both_voxels": 4,
     }
 
 
@@ -74,6 +79,7 @@ def test_what_is_found_scores_the_same_by_every_convention(four_outcomes, conven
         ("adawac", (0.8 + 0 + 1) / 3, (1 + 0 + 0) / 3, 0),
         ("transunet", (0.8 + 0 + 0) / 3, (1 + 0 + 0) / 3, 0),
         ("strict", (0.8 + 0 + 1) / 3, (1 + DIAGONAL + 0) / 3, 0),
+        ("nnunet", (0.8 + 0) / 2, (1 + DIAGONAL) / 2, 1),
         ("nan", 0.8, 1.0, 2),
     ],
 )

@@ -30,9 +30,39 @@ class Lookup(nn.Module):
         return self.bias.view(1, -1, 1, 1) - (self.encoder(x) - classes) ** 2
 
 
+class Strongest(nn.Module):
+    """Finds class k where channel k is the strongest; `tilt` favours the last class towards the right of its input."""
+
+    def __init__(self, num_classes: int, tilt: float):
+        super().__init__()
+        self.encoder = nn.Identity()
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+        self.tilt = tilt
+
+    def forward(self, x):
+        logits = 20 * self.encoder(x)[:, : len(self.bias)] + self.bias.view(1, -1, 1, 1)
+        ramp = torch.linspace(-self.tilt, self.tilt, x.shape[-1], device=x.device)
+        return torch.cat([logits[:, :-1], logits[:, -1:] + ramp], 1)
+
+
+def strongest(num_classes, tilt=0.0):
+    """By the name `tests.networks.lookup_network:strongest`."""
+    return Strongest(num_classes, tilt), "encoder"
+
+
 def lookup(num_classes):
     """By the name `tests.networks.lookup_network:lookup`."""
     return Lookup(num_classes), "encoder"
+
+
+def affine_to(axes, spacing):
+    """The affine of voxel axes that point there, such as SPL."""
+    affine = np.zeros((4, 4))
+    affine[3, 3] = 1.0
+    for axis, (code, size) in enumerate(zip(axes, spacing, strict=True)):
+        row = next(row for row, pair in enumerate(("LR", "PA", "IS")) if code in pair)
+        affine[row, axis] = size if code in "RAS" else -size
+    return affine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +75,7 @@ class DrawnCase:
     split: str = "test"
     group: str | None = None
     spacing: tuple[float, float, float] | None = (2.0, 1.0, 1.0)
+    axes: str = "SPL"  # where its voxel axes point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +103,7 @@ class Drawn(Source):
             image=one.prediction[None].astype(np.float32),
             label=one.label,
             spacing=one.spacing or (1.0, 1.0, 1.0),
-            affine=None if one.spacing is None else np.diag([*one.spacing, 1.0]),
+            affine=None if one.spacing is None else affine_to(one.axes, one.spacing),
             class_names=tuple(self.classes),
         )
 
@@ -95,6 +126,8 @@ def make_run(
     size=(8, 8),
     bias=None,
     checkpoints=("last",),
+    network="lookup",
+    network_options=None,
     **data,
 ) -> Run:
     """Write a run whose network is a `Lookup`, as training would have left it."""
@@ -102,7 +135,7 @@ def make_run(
         epochs=1,
         seed=seed,
         data=DataConfig(store=store.path, image_size=size, **data),
-        model=ModelConfig(name="tests.networks.lookup_network:lookup"),
+        model=ModelConfig(name=f"tests.networks.lookup_network:{network}", options=network_options or {}),
         method=MethodConfig(name=method),
         hardware=HardwareConfig(accelerator="cpu"),
     )

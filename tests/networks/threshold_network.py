@@ -1,5 +1,7 @@
 """Networks whose label maps are known without them: a pixel's class depends on its intensity alone."""
 
+import time
+
 import torch
 from torch import nn
 
@@ -38,6 +40,19 @@ class Ramp(nn.Module):
 def ramp(num_classes, in_channels, image_size):
     """By the name `tests.networks.threshold_network:ramp`."""
     return Ramp(num_classes, in_channels), "encoder"
+
+
+class Slow(Threshold):
+    """Takes its time, as a large network on a large scan does."""
+
+    def forward(self, x):
+        time.sleep(0.3)
+        return super().forward(x)
+
+
+def slow(num_classes, in_channels, image_size):
+    """By the name `tests.networks.threshold_network:slow`."""
+    return Slow(num_classes, 50.0), "encoder"
 
 
 class Broken(Threshold):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from adawac.errors import DataError, ShapeError, UnknownNameError, near
+from adawac.errors import DataError, ShapeError, check_known
 from adawac.metrics.surfaces import Array, count_voxels, crop, surface_distances
 
 Outcome = Literal["found", "absent", "missed", "invented"]
@@ -123,6 +123,8 @@ CONVENTIONS: Mapping[str, Convention] = MappingProxyType(
         "strict": Convention(absent=(1.0, 0.0), missed=(0.0, math.inf), invented=(0.0, math.inf)),
         "adawac": Convention(absent=(1.0, 0.0), missed=(0.0, 0.0), invented=(0.0, 0.0)),
         "transunet": Convention(absent=(0.0, 0.0), missed=(0.0, 0.0), invented=(1.0, 0.0)),
+        # nnU-Net's summary.json leaves out what is in neither; it has no distances.
+        "nnunet": Convention(absent=(math.nan,) * 2, missed=(0.0, math.inf), invented=(0.0, math.inf)),
         "nan": Convention(absent=(math.nan,) * 2, missed=(math.nan,) * 2, invented=(math.nan,) * 2),
     }
 )
@@ -143,6 +145,7 @@ class ClassScore:
         surface_dice: Normalised surface Dice at the tolerance.
         pred_voxels: Size of the class in the prediction.
         truth_voxels: Size of the class in the truth.
+        both_voxels: Size of what is the class in both.
     """
 
     label: int
@@ -154,6 +157,7 @@ class ClassScore:
     surface_dice: float
     pred_voxels: int
     truth_voxels: int
+    both_voxels: int
 
 
 def score_volume(
@@ -178,7 +182,12 @@ def score_volume(
         One row for each of the classes 1..K-1.
     """
     rule, tolerance = checked_convention(convention), checked_tolerance(tolerance)
-    num_classes = _num_classes(num_classes)
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 2:
+        raise ShapeError(
+            f"Expected num_classes to be a whole number ≥ 2, but got {num_classes!r}. Count background, too: 8 organs "
+            "are 9."
+        )
+    num_classes = int(num_classes)
     predicted, truth = _same_shape(_labels("prediction", pred, num_classes), _labels("truth", label, num_classes))
     lengths = _spacing(spacing, truth.ndim)
     diagonal = float(np.linalg.norm(truth.shape * lengths))
@@ -188,7 +197,8 @@ def score_volume(
     for index, distances in enumerate(surface_distances(predicted, truth, num_classes, lengths), start=1):
         sizes = in_pred[index], in_truth[index]
         values = _scores(in_both[index], sizes, distances, rule, tolerance, diagonal)
-        rows.append(ClassScore(label=index, pred_voxels=sizes[0], truth_voxels=sizes[1], **values))
+        counts = {"pred_voxels": sizes[0], "truth_voxels": sizes[1], "both_voxels": in_both[index]}
+        rows.append(ClassScore(label=index, **counts, **values))
     return rows
 
 
@@ -218,19 +228,8 @@ def _scores(
 
 def checked_convention(name: str) -> Convention:
     """Return the convention of a name."""
-    if name not in CONVENTIONS:
-        raise UnknownNameError(
-            f"Expected the name of a convention, but got {name!r}. Near names: {near(name, CONVENTIONS)}."
-        )
+    check_known(name, CONVENTIONS, "the name of a convention")
     return CONVENTIONS[name]
-
-
-def _num_classes(number: int) -> int:
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 2:
-        raise ShapeError(
-            f"Expected num_classes to be a whole number ≥ 2, but got {number!r}. Count background, too: 8 organs are 9."
-        )
-    return int(number)
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------

@@ -33,14 +33,18 @@ def crop(pred: Array, truth: Array, num_classes: int, spacing: Array) -> tuple[A
     """
     order = sorted(range(truth.ndim), key=lambda axis: -abs(truth.strides[axis]))
     pred, truth, spacing = pred.transpose(order), truth.transpose(order), spacing[order]
-    box = tuple(_extent(pred, truth, axis) for axis in range(truth.ndim))
+    box = []
+    for axis in range(truth.ndim):
+        others = tuple(other for other in range(truth.ndim) if other != axis)
+        used = np.flatnonzero(pred.any(axis=others) | truth.any(axis=others))
+        box.append(slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 0))
     # The margin makes the volume's edge a change of class, and keeps every look around a voxel inside the array.
     margin = np.maximum(1, _reach(spacing)).tolist()
     inner = tuple(slice(wide, wide + cut.stop - cut.start) for wide, cut in zip(margin, box, strict=True))
     shape = [cut.stop + wide for wide, cut in zip(margin, inner, strict=True)]
     maps = np.zeros((2, *shape), dtype=np.min_scalar_type(num_classes - 1))
     for cropped, whole in zip(maps, (pred, truth), strict=True):
-        cropped[inner] = whole[box]
+        cropped[inner] = whole[tuple(box)]
     return maps[0], maps[1], spacing
 
 
@@ -55,14 +59,8 @@ def count_voxels(pred: Array, truth: Array, num_classes: int) -> tuple[Array, Ar
 def surface_distances(pred: Array, truth: Array, num_classes: int, spacing: Array) -> Iterator[tuple[Array, Array]]:
     """Yield, for each class from 1, the distances from the prediction's surface to the truth's, and back.
 
-    Args:
-        pred: A label map as `crop` returns it.
-        truth: The other.
-        num_classes: K, with background.
-        spacing: Length of a voxel along each axis, as `crop` returns it.
-
-    Yields:
-        Two vectors, one number for each surface voxel; infinite where the other map has no such class.
+    Both are vectors with a number for each surface voxel, infinite where the other map has no such class. Maps and
+    spacing are as `crop` returns them.
     """
     of_pred, of_truth = _surface(pred), _surface(truth)
     shells = _shells(pred, spacing)
@@ -79,12 +77,6 @@ class _Surface(NamedTuple):
     def positions(self, voxels: Array) -> Array:
         """Return voxels as (d, N) indices."""
         return np.array(np.unravel_index(voxels, self.map.shape))
-
-
-def _extent(pred: Array, truth: Array, axis: int) -> slice:
-    others = tuple(other for other in range(truth.ndim) if other != axis)
-    used = np.flatnonzero(pred.any(axis=others) | truth.any(axis=others))
-    return slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 0)
 
 
 def _reach(spacing: Array) -> Array:
