@@ -3,6 +3,7 @@
 `schema` is the machinery (`Config`, `load`, `save`, `override`), `settings` those of a training run.
 """
 
+from adawac.config.objective_options import ObjectiveOptions
 from adawac.config.schema import (
     Config,
     Leaf,
@@ -21,7 +22,6 @@ from adawac.config.settings import (
     DataConfig,
     HardwareConfig,
     MethodConfig,
-    MethodOptions,
     ModelConfig,
     OptimConfig,
     TrainConfig,
@@ -37,8 +37,8 @@ __all__ = [
     "HardwareConfig",
     "Leaf",
     "MethodConfig",
-    "MethodOptions",
     "ModelConfig",
+    "ObjectiveOptions",
     "OptimConfig",
     "TrainConfig",
     "ValidationConfig",

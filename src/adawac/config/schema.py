@@ -1,81 +1,16 @@
-"""Typed dataclasses ↔ plain data ↔ YAML as people expect it: `1e-4` is a number, a duplicate key is an error."""
+"""Typed dataclasses ↔ plain data ↔ YAML: one validator for all settings."""
 
 import dataclasses
+import difflib
 import operator
-import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast, get_origin, get_type_hints
 
-import yaml
-
-from adawac.config.values import Problems, convert, describe, plain
-from adawac.errors import ConfigError, MissingFileError, near
+from adawac.config.values import Problems, convert, describe, plain, shortened
+from adawac.errors import ConfigError, MissingFileError
 from adawac.files import write_text
-
-_EXPONENT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
-
-
-class _Loader(yaml.SafeLoader):
-    """A safe loader that reads 1e-4 as YAML 1.2 does and refuses a duplicate key."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
-                )
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper):
-    """A safe dumper that quotes what `_Loader` would take for a number, writes text on one line and no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-for _kind in (_Loader, _Dumper):
-    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"'),
-)
-
-
-def parse(text: str | bytes) -> Any:
-    """Return the plain data of a YAML text.
-
-    Raises:
-        ValueError: With line and column, where the text is not YAML.
-    """
-    try:
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader: it builds plain data and nothing else
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise ValueError(f"{error.problem or error.context}{where}") from error
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
-
-
-def lines(name: str, value: Any) -> list[str]:
-    """Return `name: value` as lines of YAML; a list stands on one line, options keep their order."""
-    if isinstance(value, list):
-        return [f"{name}: {_dump(value, flow=True)}"]
-    return _dump({name: value}, flow=False).split("\n")
-
-
-def _dump(data: Any, flow: bool) -> str:
-    text: str = yaml.dump(
-        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=flow, width=float("inf")
-    )
-    return text.rstrip("\n")
-
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Config")
@@ -91,10 +26,18 @@ def setting(
     most: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    aliases: str = "",
 ) -> T:
-    """Declare a field: its default, its help, and the limits of a number (or of each number of a tuple)."""
+    """Declare a field: its default, its help, and the limits of a number (or of each number of a tuple).
+
+    `aliases` are the names that it has elsewhere, separated by spaces; they are not accepted, but lead to it.
+    """
     limits = {"≥": least, "≤": most, ">": above, "<": below}
-    metadata = {"help": help, "limits": {sign: limit for sign, limit in limits.items() if limit is not None}}
+    metadata = {
+        "help": help,
+        "limits": {sign: limit for sign, limit in limits.items() if limit is not None},
+        "aliases": aliases.split(),
+    }
     if isinstance(default, dict):  # every object needs its own
         return cast(T, dataclasses.field(default_factory=lambda: dict(default), metadata=metadata))
     return dataclasses.field(default=default, metadata=metadata)
@@ -105,6 +48,9 @@ def section(kind: type[C], help: str) -> C:
     return dataclasses.field(default_factory=kind, metadata={"help": help})
 
 
+_UNKNOWN = "unknown key."
+
+
 class _InvalidError(ConfigError):
     """A `ConfigError` that still knows its problems one by one, so that an outer object can name their full path."""
 
@@ -112,6 +58,7 @@ class _InvalidError(ConfigError):
         self.problems = problems
         where = f" in {source}" if source else ""
         what = "this problem" if len(problems) == 1 else f"these {len(problems)} problems"
+        problems = [(path, _about_unknown(kind, path) if text == _UNKNOWN else text) for path, text in problems]
         listed = "\n".join(f"  {path}: {text}" if path else f"  {text}" for path, text in problems)
         super().__init__(f"Expected a valid {kind.__name__}{where}, but got {what}:\n{listed}")
 
@@ -175,6 +122,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def load(cls: type[C], path: Path | str, *, libraries: bool = True) -> C:
     """Read a YAML file; what it leaves out keeps its default. `libraries` is that of `from_dict`."""
+    from adawac.config.yaml_text import parse
+
     path = Path(path)
     if not path.is_file():
         raise MissingFileError(f"Expected a configuration file, but {path} does not exist. Check the path.")
@@ -197,10 +146,11 @@ def save(config: Config, path: Path | str) -> None:
     write_text(Path(path), dumps(config))
 
 
-def override(config: C, changes: Mapping[str, Any]) -> C:
+def override(config: C, changes: Mapping[str, Any], source: str = "") -> C:
     """Return a copy with some fields changed, named by their dotted path: `{"optim.lr": 0.05}`.
 
     A mapping given for a section or for a field of options changes the keys that it names and leaves the others.
+    `source` says in error messages where the changes come from.
     """
     data = to_dict(config)
     for path, value in changes.items():
@@ -214,11 +164,13 @@ def override(config: C, changes: Mapping[str, Any]) -> C:
                 )
         old = parts.get(last)
         parts[last] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
-    return from_dict(type(config), data, source="the changes " + ", ".join(changes))
+    return from_dict(type(config), data, source=source or "the changes " + ", ".join(changes))
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
     """Parse `path=value` texts, as given on a command line, into changes for `override`."""
+    from adawac.config.yaml_text import parse
+
     changes = {}
     for text in texts:
         path, equals, value = text.partition("=")
@@ -238,6 +190,7 @@ class Leaf(NamedTuple):
     kind: str
     default: Any
     help: str
+    aliases: Sequence[str] = ()
 
 
 def leaves(cls: type[Config], prefix: str = "") -> Iterator[Leaf]:
@@ -249,36 +202,38 @@ def leaves(cls: type[Config], prefix: str = "") -> Iterator[Leaf]:
             yield from leaves(kind, f"{path}.")
         else:
             default = field.default if field.default_factory is MISSING else field.default_factory()
-            yield Leaf(path, describe(kind, _limits(field)), plain(default), field.metadata.get("help", ""))
+            about = field.metadata.get("help", ""), field.metadata.get("aliases", ())
+            yield Leaf(path, describe(kind, _limits(field)), plain(default), *about)
 
 
 def _build(cls: type[C], data: Any, path: str, problems: Problems) -> C | None:
     """Build one object of a tree; what is wrong is added to `problems`, and then there is no object."""
     if isinstance(data, cls):
         return data
-    if not isinstance(data, Mapping):
-        problems.append((path, f"expected settings (key: value), but got {data!r}. Indent its settings below it."))
-        return None
-    before, hints = len(problems), get_type_hints(cls)
     known = {field.name: field for field in fields(cls)}
-    problems.extend((_join(path, str(key)), _unknown(str(key), path, hints)) for key in data if key not in known)
-    values: dict[str, Any] = {}
-    for name, field in known.items():
-        if name in data:
-            values[name] = _field_value(field, hints[name], data[name], _join(path, name), problems)
-        elif field.default is MISSING and field.default_factory is MISSING:
-            problems.append((_join(path, name), f"is missing. Give {describe(hints[name])}."))
-    if len(problems) > before:
+    if data is None:  # nothing but comments below its name
+        data = {}
+    if not isinstance(data, Mapping):
+        advice = (
+            f"Give it as {_join(path, 'name')}." if "name" in known else "Write each as key: value, on its own line."
+        )
+        problems.append((path, f"expected settings, but got {shortened(data)}. {advice}"))
         return None
+    before = len(problems)
+    problems.extend((_join(path, str(key)), _unknown(str(key), path, cls)) for key in data if key not in known)
+    needed = [name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
     try:
-        return cls(**values)
+        built = cls(**{**dict.fromkeys(needed, MISSING), **{name: data[name] for name in known if name in data}})
     except _InvalidError as error:
         problems.extend((_join(path, name), text) for name, text in error.problems)
         return None
+    return built if len(problems) == before else None
 
 
 def _option_values(cls: type[Config], options: dict[str, Any], path: str, problems: Problems) -> dict[str, Any]:
-    """Return options as the fields of a class have them; those that are left out stay so."""
+    """Return options as the fields of a class have them; what is left out, or null, has its default."""
+    known = {field.name for field in fields(cls)}
+    options = {name: value for name, value in options.items() if value is not None or name not in known}
     built = _build(cls, options, path, problems)
     return {} if built is None else {name: getattr(built, name) for name in options}
 
@@ -286,21 +241,50 @@ def _option_values(cls: type[Config], options: dict[str, Any], path: str, proble
 def _field_value(field: "Field[Any]", kind: Any, value: Any, path: str, problems: Problems) -> Any:
     if _is_config(kind):
         return _build(kind, value, path, problems)
+    if value is MISSING:
+        problems.append((path, f"is missing. Give {describe(kind)}."))
+        return value
     before = len(problems)
     value = convert(kind, value, path, problems)
     if len(problems) == before:
         numbers = [v for v in (value if isinstance(value, tuple) else [value]) if isinstance(v, int | float)]
         limits = field.metadata.get("limits", {}).items()
         if not all(_SIGNS[sign](number, limit) for sign, limit in limits for number in numbers):
-            problems.append((path, f"expected {describe(kind, _limits(field))}, but got {value!r}."))
+            problems.append((path, f"expected {describe(kind, _limits(field))}, but got {shortened(value)}."))
     return value
 
 
-def _unknown(key: str, path: str, hints: Mapping[str, Any]) -> str:
-    """Say that a key is unknown, and where it may have been meant to stand."""
-    text = f"unknown key. Near names: {near(key, hints)}."
+def _unknown(key: str, path: str, cls: type[Config]) -> str:
+    """Say that a key is unknown, and which one beside it may have been meant."""
+    hints = get_type_hints(cls)
+    names = [(field.name, [field.name, *field.metadata.get("aliases", ())]) for field in fields(cls)]
+    if close := _closest(key, names):
+        return f"{_UNKNOWN} Near names: {', '.join(map(repr, close))}."
     mappings = [_join(path, name) for name, kind in hints.items() if get_origin(kind) is dict]
-    return text + (f" An option to be passed on goes into {mappings[0]}." if mappings else "")
+    return f"{_UNKNOWN} An option to be passed on goes into {mappings[0]}." if mappings else _UNKNOWN
+
+
+def _about_unknown(kind: type[Config], path: str) -> str:
+    """Say that a key is unknown, and which one elsewhere may have been meant, or which ones stand beside it."""
+    *parents, key = path.split(".")
+    settings = list(leaves(kind))
+    if close := _closest(key, [(leaf.path, [leaf.path.rpartition(".")[2], *leaf.aliases]) for leaf in settings]):
+        return f"{_UNKNOWN} Near names: {', '.join(map(repr, close))}."
+    beside = "".join(f"{parent}." for parent in parents)
+    names = dict.fromkeys(
+        leaf.path.removeprefix(beside).partition(".")[0] for leaf in settings if leaf.path.startswith(beside)
+    )
+    return f"{_UNKNOWN} Expected one of {', '.join(names)}." if names else _UNKNOWN
+
+
+def _closest(key: str, names: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return what is called like `key`, or at most three whose names are much like it."""
+    key = key.lower().replace("-", "_")
+    if same := [name for name, words in names if key in words]:
+        return same
+    words = [word for _, words in names for word in words]
+    close = difflib.get_close_matches(key, words, n=3, cutoff=0.7)
+    return list(dict.fromkeys(name for word in close for name, words in names if word in words))
 
 
 def _limits(field: "Field[Any]") -> str:
@@ -316,6 +300,8 @@ def _join(path: str, name: str) -> str:
 
 
 def _lines(config: Config) -> Iterator[str]:
+    from adawac.config.yaml_text import lines
+
     for field in fields(config):
         value = getattr(config, field.name)
         if field.metadata.get("help"):

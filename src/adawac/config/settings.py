@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from adawac.config.objective_options import ObjectiveOptions, Preset
 from adawac.config.schema import Config, section, setting
-from adawac.errors import MissingFileError, near
+from adawac.errors import ConfigError, MissingFileError, check_known, near
+from adawac.registry import Registry
 
 _RECIPES = Path(__file__).parent / "recipes"  # those of the paper's experiments, and ours
 
@@ -24,16 +26,18 @@ def recipe_path(name: Path | str) -> Path:
     if path.is_file() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
     known = recipe_names()
-    if str(name) not in known:
-        raise MissingFileError(
-            f"Expected a configuration file or a recipe, but got {str(name)!r}. Near names: {near(str(name), known)}."
-        )
+    check_known(str(name), known, "a configuration file or a recipe", MissingFileError)
     return _RECIPES / f"{name}.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewConfig(Config):
-    """The distribution of views; the defaults are the paper's."""
+    """The distribution of views; the defaults are the paper's.
+
+    Examples:
+        >>> ViewConfig(turn=0.0, gamma=0.2).max_angle  # no turns by 90°, and a random gamma
+        20
+    """
 
     turn: float = setting(0.5, "Probability of a turn by k·90° and a flip along a random axis.", least=0, most=1)
     rotate: float = setting(1.0, "Probability of a small rotation where there is no such turn.", least=0, most=1)
@@ -44,8 +48,22 @@ class ViewConfig(Config):
         0.0, "Raise intensities, scaled to their range, to a power in [1/(1 + gamma), 1 + gamma].", least=0, most=100
     )
     noise: float = setting(0.0, "Add normal noise with a standard deviation in [0, noise].", least=0)
+    brightness: float = setting(0.0, "Add a number in [-brightness, brightness] to all channels.", least=0)
+    contrast: float = setting(
+        0.0,
+        "Stretch intensities about the middle of their range by a factor in [1/(1 + contrast), 1 + contrast].",
+        least=0,
+        most=100,
+    )
+    saturation: float = setting(
+        0.0, "Multiply the saturation of colours by a factor in [1 - saturation, 1 + saturation].", least=0, most=1
+    )
+    hue: int = setting(0, "Turn the hue of colours by whole degrees in [-hue, hue).", least=0, most=180)
+    blur: float = setting(
+        0.0, "Blur with a Gaussian whose standard deviation is in [0, blur] pixels of the view.", least=0, most=20
+    )
     interpolation: Literal["nearest", "bilinear", "cubic"] = setting(
-        "bilinear", "How images are read; labels are read by nearest neighbour."
+        "bilinear", "How images are read; labels are read by nearest neighbour.", aliases="order"
     )
     mode: Literal["affine", "released"] = setting(
         "affine", "An affine map, or the released code's transform with SciPy's numbers, on the CPU."
@@ -53,57 +71,59 @@ class ViewConfig(Config):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield what the released code's transform cannot do."""
-        extras = [name for name in ("scale", "shift", "gamma", "noise") if getattr(self, name)]
+        optional = ("scale", "shift", "gamma", "noise", "brightness", "contrast", "saturation", "hue", "blur")
+        extras = [name for name in optional if getattr(self, name)]
         if self.mode == "released" and extras:
             yield "mode", f"expected affine with {', '.join(extras)}, but got 'released', which has no such options."
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodOptions(Config):
-    """The fields of `adawac.Objective`, without torch; null keeps the preset's value."""
-
-    eta_beta: float | None = setting(None, "Step size of the weights.", least=0)
-    lambda_ac: float | None = setting(None, "λ, the factor of the consistency.", least=0)
-    rho: Literal["rms", "mse", "euclidean", "cosine"] | None = setting(None, "The distance of two latents.")
-    aligned: bool | None = setting(None, "Undo the views' maps before latents are compared.")
-    views: Literal["first", "both"] | None = setting(None, "Which views are supervised.")
-    dice: Literal["sample", "batch"] | None = setting(None, "One Dice for each sample, or one for the batch.")
-    denominator: Literal["l1", "squared"] | None = setting(None, "Dice's denominator.")
-    smooth: float | None = setting(None, "Added to Dice's numerator and denominator.", least=0)
-    scale: float | None = setting(None, "Factor of the whole loss.", least=0)
-    addition: Literal["sum", "mean"] | None = setting(None, "What CE plus ACR without weights means.")
-    trim_ratio: float | None = setting(None, "Fraction that trim-ratio drops.", least=0, below=1)
-    trim_rule: Literal["count", "quantile"] | None = setting(None, "How trim-ratio finds what it drops.")
-    trim_dice: bool | None = setting(None, "Divide Dice and ACR by the number of samples kept, too.")
-    reweighting: Literal["log-odds", "batch"] | None = setting(None, "How reweight-only normalises its weights.")
-    entropy_max: float | None = setting(None, "ε of pm-dro.", least=0)
-    sparse_threshold: float | None = setting(None, "Largest foreground share of a label-sparse sample.", least=0)
-    ignore_index: int | None = setting(None, "Label of pixels that count nowhere.")
-    supervision: tuple[float, ...] | None = setting(None, "Weights of a list of logits.")
-    validate: bool | None = setting(None, "Check label and index values in every step.")
 
 
 # Methods of other packages may have further options.
 BUILT_IN_METHODS = {
     *("baseline", "pair", "pseudo-adawac", "acr-only", "reweight-only", "pm-dro", "adawac"),
-    *("trim-train", "trim-train+acr", "trim-ratio", "trim-ratio+acr"),
+    *("trim-train", "trim-train+acr", "trim-ratio", "trim-ratio+acr", "mean-teacher"),
 }
+
+# Further ones have a colon (`smp:…`, `package.module:factory`), or are those of other packages.
+BUILT_IN_MODELS = {"unet", "transunet", "transunet-vit", "transunet-small"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     """Which samples are trained on, and how they reach the network."""
 
-    store: Path | None = setting(None, "The prepared store (`adawac prepare`); null is the built-in phantom.")
+    store: Path | None = setting(
+        None,
+        "The prepared store (`adawac prepare`); null is the built-in phantom.",
+        aliases="root path dataset data_dir",
+    )
     subset: Literal["full", "half-slice", "half-vol", "half-sparse"] = setting("full", "Part of the training samples.")
-    split: str = setting("paper", "Who trains and tests: paper, stratified, fold:K/N, or a folder with train.txt.")
-    image_size: tuple[int, int] = setting((224, 224), "Height and width of the network's input.", least=1)
-    batch_size: int = setting(24, "Samples in a batch, over all devices; the last batch may be smaller.", least=1)
-    views: dict[str, Any] = setting({}, "Options of the random views, for `adawac.config.ViewConfig`.")
+    split: str = setting(
+        "paper", "Who trains and tests: paper, stratified, fold:K/N, or a folder with train.txt.", aliases="fold folds"
+    )
+    image_size: tuple[int, int] = setting(
+        (224, 224),
+        "Height and width of the network's input.",
+        least=1,
+        aliases="size img_size input_size crop_size patch_size resolution",
+    )
+    batch_size: int = setting(
+        24,
+        "Samples in a batch, over all devices; the last batch may be smaller.",
+        least=1,
+        aliases="batch bs batchsize",
+    )
+    unlabelled_share: float = setting(
+        0.0, "Share of unlabelled samples in a batch; 0 trains on labelled ones alone.", least=0, below=1
+    )
+    views: dict[str, Any] = setting(
+        {}, "Options of the random views, for `adawac.config.ViewConfig`.", aliases="augmentation augmentations augment"
+    )
     residence: Literal["auto", "device", "stream"] = setting(
         "auto", "Keep the samples in device memory, or stream them; auto: in memory if they fit."
     )
-    workers: int = setting(2, "Processes that read samples where these are streamed.", least=0)
+    workers: int = setting(
+        2, "Processes that read samples where these are streamed.", least=0, aliases="num_workers n_workers"
+    )
 
     def option_types(self) -> Mapping[str, type[Config]]:
         """Return what the options of the views are."""
@@ -114,8 +134,14 @@ class DataConfig(Config):
 class ModelConfig(Config):
     """The network, and where its latents are read."""
 
-    name: str = setting("unet", "The network's name, as `adawac models` lists it.")
-    pretrained: str | None = setting(None, "Pretrained weights: imagenet, imagenet-offline or a file; null: none.")
+    name: str = setting(
+        "unet",
+        "The network's name, as `adawac models` lists it.",
+        aliases="model network net arch architecture backbone encoder",
+    )
+    pretrained: str | None = setting(
+        None, "Pretrained weights: imagenet, imagenet-offline or a file; null: none.", aliases="weights checkpoint"
+    )
     tap: str | None = setting(None, "Submodule whose output is the latent; null: the network's own encoder.")
     options: dict[str, Any] = setting({}, "Further options, for `adawac.models.build`.")
 
@@ -124,34 +150,50 @@ class ModelConfig(Config):
 class MethodConfig(Config):
     """How cross-entropy is weighed against consistency."""
 
-    name: str = setting("adawac", "The method's name, one of `adawac.METHODS`.")
-    preset: Literal["paper", "official"] = setting(
-        "paper", "What the paper's text says, or what its released code did."
+    name: str = setting("adawac", "The method's name, one of `adawac.METHODS`.", aliases="method")
+    preset: Preset = setting(
+        "paper", "The objective: as the paper's text says, as its released code did, or in relative units."
     )
     options: dict[str, Any] = setting({}, "Options that replace the preset's, for `adawac.build_method`.")
     hold_epochs: int = setting(0, "Epochs in which all weights stay at one half; the paper's move at once.", least=0)
 
     def option_types(self) -> Mapping[str, type[Config]]:
         """Return what the options of our own methods are."""
-        return {"options": MethodOptions} if self.name in BUILT_IN_METHODS else {}
+        return {"options": ObjectiveOptions} if self.name in BUILT_IN_METHODS else {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Config):
     """How the network descends."""
 
-    optimizer: Literal["sgd", "adamw"] = setting("sgd", "The optimiser.")
-    lr: float = setting(0.01, "Learning rate, after the warm-up.", above=0)
+    optimizer: Literal["sgd", "adamw"] = setting("sgd", "The optimiser.", aliases="optimiser opt")
+    lr: float = setting(
+        0.01, "Learning rate, after the warm-up.", above=0, aliases="learning_rate rate base_lr lr0 max_lr"
+    )
     momentum: float = setting(0.9, "Momentum of SGD.", least=0, below=1)
     betas: tuple[float, float] = setting((0.9, 0.999), "Decay rates of AdamW's two averages.", least=0, below=1)
-    weight_decay: float = setting(1e-4, "Weight decay.", least=0)
-    schedule: Literal["constant", "poly", "cosine"] = setting("constant", "Learning rate over the steps of a run.")
+    weight_decay: float = setting(1e-4, "Weight decay.", least=0, aliases="wd decay l2")
+    schedule: Literal["constant", "poly", "cosine"] = setting(
+        "constant", "Learning rate over the steps of a run.", aliases="scheduler lr_schedule lr_scheduler"
+    )
     power: float = setting(0.9, "Exponent of the poly schedule.", above=0)
-    warmup_epochs: float = setting(0.0, "Epochs over which the learning rate rises from 0.", least=0)
-    clip_norm: float | None = setting(None, "Clip the gradient's norm to this; null: do not.", above=0)
-    accumulate: int = setting(1, "Batches whose gradients are added up before a step.", least=1)
+    warmup_epochs: float = setting(
+        0.0, "Epochs over which the learning rate rises from 0.", least=0, aliases="warmup warm_up"
+    )
+    clip_norm: float | None = setting(
+        None,
+        "Clip the gradient's norm to this; null: do not.",
+        above=0,
+        aliases="clip grad_clip clip_grad clip_grad_norm gradient_clip_val max_norm",
+    )
+    accumulate: int = setting(
+        1,
+        "Batches whose gradients are added up before a step.",
+        least=1,
+        aliases="accumulation grad_accum gradient_accumulation accumulate_grad_batches",
+    )
     ema_decay: float | None = setting(
-        None, "Decay of averaged weights, which are then evaluated; null: none.", above=0, below=1
+        None, "Decay of averaged weights, which are then evaluated; null: none.", above=0, below=1, aliases="ema"
     )
 
 
@@ -159,11 +201,15 @@ class OptimConfig(Config):
 class HardwareConfig(Config):
     """What it runs on, and how."""
 
-    accelerator: Literal["auto", "cpu", "cuda"] = setting("auto", "Where to train.")
-    devices: int = setting(1, "Devices on each machine.", least=1)
-    nodes: int = setting(1, "Machines.", least=1)
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = setting(
+        "auto", "Where to train; auto: on CUDA or the CPU.", aliases="device"
+    )
+    devices: int = setting(1, "Devices on each machine.", least=1, aliases="gpus num_gpus ranks world_size")
+    nodes: int = setting(1, "Machines.", least=1, aliases="num_nodes machines")
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = setting(
-        "auto", "Precision of the network; losses stay in fp32. auto: bf16 on a GPU that computes in it, else fp32."
+        "auto",
+        "Precision of the network; losses stay in fp32. auto: bf16 on a GPU that computes in it, else fp32.",
+        aliases="amp fp16 bf16 dtype",
     )
     compile: bool = setting(False, "Compile the network with torch.compile.")
     capture: Literal["auto", "never"] = setting("auto", "Replay a step as one CUDA graph where that is possible.")
@@ -171,12 +217,22 @@ class HardwareConfig(Config):
     deterministic: bool = setting(False, "Use deterministic algorithms only: slower, the same bits every time.")
     sync_batchnorm: bool = setting(False, "Share batch statistics between devices.")
 
+    def check_devices(self, available: int) -> None:
+        """Refuse more devices than a machine has."""
+        if self.devices > available:
+            raise ConfigError(
+                f"Expected at most {available} devices, as many as there are here, but got {self.devices}. Lower "
+                "--devices (hardware.devices)."
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationConfig(Config):
     """When to validate, and which weights are the result."""
 
-    every: int = setting(0, "Validate after every so many epochs; 0: never.", least=0)
+    every: int = setting(
+        0, "Validate after every so many epochs; 0: never.", least=0, aliases="val_every check_val_every_n_epoch"
+    )
     select: Literal["last", "best"] = setting("last", "Take the last weights, or those that validated best.")
     metric: Literal["dice", "hd95"] = setting("dice", "What best means: the highest Dice, or the lowest HD95.")
     convention: Literal["strict", "adawac", "transunet", "nan"] = setting("strict", "What empty masks score.")
@@ -186,8 +242,10 @@ class ValidationConfig(Config):
 class TrainConfig(Config):
     """A training run: `adawac train`."""
 
-    epochs: int = setting(150, "Passes over the training samples.", least=1)
-    seed: int = setting(1234, "All randomness follows from it.", least=0)
+    epochs: int = setting(
+        150, "Passes over the training samples.", least=1, aliases="epoch max_epochs num_epochs n_epochs"
+    )
+    seed: int = setting(1234, "All randomness follows from it.", least=0, aliases="random_seed random_state")
     forward: Literal["joint", "separate", "encoder", "encoder-detached"] = setting(
         "joint",
         "Both views in one pass, in two, or the second one through the encoder alone, with or without gradient.",
@@ -198,9 +256,11 @@ class TrainConfig(Config):
     optim: OptimConfig = section(OptimConfig, "How the network descends.")
     hardware: HardwareConfig = section(HardwareConfig, "What it runs on, and how.")
     validation: ValidationConfig = section(ValidationConfig, "When to validate, and which weights are the result.")
-    checkpoint_every: int = setting(1, "Save a checkpoint after every so many epochs.", least=1)
+    checkpoint_every: int = setting(1, "Save a checkpoint after every so many epochs.", least=1, aliases="save_every")
     track: tuple[Literal["csv", "tensorboard", "wandb", "mlflow"], ...] = setting(
-        (), "Report to these trackers as well; the run folder is always written."
+        (),
+        "Report to these trackers as well; the run folder is always written.",
+        aliases="tracker trackers logger wandb tensorboard mlflow",
     )
 
     @property
@@ -242,7 +302,16 @@ class TrainConfig(Config):
         ranks = self.hardware.devices * self.hardware.nodes
         if self.data.batch_size < ranks:
             problem = f"expected a sample for each of {ranks} devices, but got {self.data.batch_size}."
-            yield "data.batch_size", f"{problem} Enlarge the batch, or take fewer devices."
+            yield "data.batch_size", f"{problem} Take fewer devices, or enlarge the batch."
+
+    def check_names(self) -> None:
+        """Refuse a method or a network that nobody provides; that needs no torch, whose import takes seconds."""
+        for kind, name, names in (
+            ("method", self.method.name, BUILT_IN_METHODS),
+            ("model", self.model.name, BUILT_IN_MODELS),
+        ):
+            if ":" not in name:
+                Registry(kind, dict.fromkeys(names)).check(name)
 
 
 NOT_DECISIVE = (

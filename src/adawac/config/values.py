@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -19,6 +20,7 @@ _NAMES = {
 }
 
 
+_MOST_SHOWN = 200  # characters
 _SIZE = (int, int)  # height and width
 
 
@@ -32,8 +34,16 @@ def convert(kind: Any, value: Any, path: str, problems: Problems) -> Any:
         return _convert(kind, value)
     except _RefusedError:
         hint = " Put it in quotes." if kind is str and not isinstance(value, Mapping | list) else ""
-        problems.append((path, f"expected {describe(kind)}, but got {value!r} ({type(value).__name__}).{hint}"))
+        problems.append(
+            (path, f"expected {describe(kind)}, but got {shortened(value)} ({type(value).__name__}).{hint}")
+        )
         return value
+
+
+def shortened(value: Any) -> str:
+    """Return a value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def describe(kind: Any, limits: str = "") -> str:
@@ -61,7 +71,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
+    if getattr(value, "ndim", None) == 0:  # a scalar of NumPy or torch
+        return value.item()
     return value
 
 
@@ -139,8 +151,8 @@ def _instance(kind: type) -> Callable[[Any], Any]:
 
 
 def _int(value: Any) -> int:
-    if type(value) is int:
-        return value
+    if type(value) is not bool and isinstance(value, Integral):
+        return int(value)
     number = _float(value)  # 1e3, and what a shell gives as text
     if not number.is_integer():
         raise _RefusedError
@@ -148,7 +160,7 @@ def _int(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, Real | str):
         raise _RefusedError
     try:
         number = float(value)
