@@ -1,5 +1,6 @@
 """Folders of small scans in the layouts that people have, for the tests."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def write_nifti(path, array, affine=None):
     """Write an array as NIfTI."""
     path.parent.mkdir(parents=True, exist_ok=True)
     nib.save(nib.Nifti1Image(array, np.eye(4) if affine is None else affine, dtype=array.dtype), path)
+    return path
+
+
+def flip_bit(path):
+    """Change a voxel of a .nii.gz file: it decompresses as before, but not to what was compressed."""
+    packed = bytearray(gzip.compress(gzip.decompress(path.read_bytes()), compresslevel=0))
+    packed[-40] ^= 1
+    path.write_bytes(packed)
     return path
 
 

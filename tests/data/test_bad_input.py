@@ -10,11 +10,12 @@ import pytest
 
 from adawac.data import store_writer
 from adawac.data.cases import Case, CaseRef
+from adawac.data.diagnosis import diagnose
 from adawac.data.preparation import prepare
 from adawac.data.sources import Source
 from adawac.data.store import is_store
 from adawac.errors import DataError, MissingFileError
-from tests.data.scans import make_acdc, make_nnunet, scan, write_h5, write_nifti
+from tests.data.scans import flip_bit, make_acdc, make_nnunet, scan, write_h5, write_nifti
 
 SINGULAR = np.array([[1.0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
 IMAGE, LABEL = "imagesTr/case_00_0000.nii.gz", "labelsTr/case_00.nii.gz"
@@ -56,6 +57,8 @@ FAULTS = {
     "4D label": (lambda root: overwrite(root, LABEL, np.zeros((12, 10, 6, 2), np.uint8)), "3D label map", LABEL),
     "truncated image": (lambda root: cut(root, IMAGE), "truncated: copy or download", IMAGE),
     "truncated label": (lambda root: cut(root, LABEL), "truncated: copy or download", LABEL),
+    "flipped bit in an image": (lambda root: flip_bit(root / IMAGE), "CRC check failed.*copy or download", IMAGE),
+    "flipped bit in a label": (lambda root: flip_bit(root / LABEL), "CRC check failed.*copy or download", LABEL),
     "no NIfTI at all": (lambda root: (root / IMAGE).write_bytes(b"hello"), "cannot be read", IMAGE),
     "channel left out": (
         lambda root: overwrite(root, "imagesTr/case_00_0002.nii.gz", scan()[0]),
@@ -118,6 +121,36 @@ def test_all_bad_cases_are_named_at_once_and_the_good_ones_kept(tmp_path):
     assert len(prepare("nifti", root, tmp_path / "out", workers=1).cases) == 4
 
 
+def test_the_same_fault_in_many_cases_is_said_once_with_a_count(tmp_path):
+    root = make_nnunet(tmp_path / "in", cases=13)
+    for k in range(12):
+        overwrite(root, f"labelsTr/case_{k:02d}.nii.gz", scan()[1] * 9)
+    with pytest.raises(DataError, match="12 of 13 cases cannot be used") as caught:
+        prepare("nifti", root, tmp_path / "out", workers=1)
+    assert str(caught.value).count("Expected the label values") == 1
+    assert "11 more cases" in str(caught.value)
+    assert "labelsTr/case_09.nii.gz" in str(caught.value)
+    (fault,) = diagnose(root, workers=1).faults
+    assert "11 more cases" in fault
+
+
+def test_pictures_are_not_called_truncated(tmp_path):
+    for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    with pytest.raises(DataError, match=r"NIfTI files, but .*a/1\.png is a picture") as caught:
+        prepare("nifti", tmp_path, tmp_path / "out", images="a/*.png", labels="b/*.png", workers=1)
+    assert "truncated" not in str(caught.value)
+
+
+def test_a_link_to_nothing_is_called_so(tmp_path):
+    root = make_nnunet(tmp_path / "in", cases=2)
+    (root / LABEL).unlink()
+    (root / LABEL).symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match=r"case_00\.nii\.gz leads nowhere"):
+        prepare("nifti", root, tmp_path / "out", workers=1)
+
+
 def test_small_differences_of_the_affine_are_rounding(tmp_path):
     root = make_nnunet(tmp_path / "in", cases=1)
     overwrite(root, LABEL, scan()[1], shifted(0.01))
@@ -132,6 +165,13 @@ def test_a_volume_that_is_written_as_a_series_of_one_is_a_volume(tmp_path):
     four = prepare("nifti", root, tmp_path / "b", workers=1)
     for expected, read in zip(plain.stack("case_00"), four.stack("case_00"), strict=True):
         np.testing.assert_array_equal(expected, read)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e9])
+def test_voxels_too_large_to_be_resampled(tmp_path, size):
+    root = make_nnunet(tmp_path / "in", cases=1, affine=np.diag([size, size, size, 1.0]))
+    with pytest.raises(DataError, match=r"case_00_0000\.nii\.gz .*has voxels of .* micrometres"):
+        prepare("nifti", root, tmp_path / "out", workers=1, spacing=(1.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("source", ["acdc", "synapse", "nifti", "dicom"])

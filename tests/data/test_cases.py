@@ -1,5 +1,7 @@
 """Cases and samples: names that are safe, ids that are stable, beta found by id."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from adawac.data.cases import (
     is_label_dense,
     is_label_sparse,
     match_rows,
+    rows_by_value,
     sample_id,
 )
 from adawac.errors import DataError
@@ -71,7 +74,9 @@ def test_label_sparse_is_no_foreground_unless_a_threshold_is_given():
     assert samples.label_sparse.tolist() == [True, False, False, False]
 
 
-def test_table_survives_csv_exactly(tmp_path):
+@pytest.mark.parametrize("at_once", [2, 4, 100])
+def test_table_survives_csv_exactly(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr("adawac.data.cases._CELLS_AT_ONCE", at_once * 12)
     fraction = np.random.default_rng(0).random((6, 2))
     fraction[2] = np.nan
     written = table(fraction=fraction, group=np.array(["a, b"] * 6))
@@ -82,12 +87,38 @@ def test_table_survives_csv_exactly(tmp_path):
         np.testing.assert_array_equal(getattr(read, name), getattr(written, name))
 
 
+def test_many_classes_take_no_more_memory_at_once(tmp_path):
+    shares = np.random.default_rng(0).random((2000, 200))
+    written = table(["a"], slices=2000, fraction=shares, class_names=tuple(f"class {k}" for k in range(200)))
+    tracemalloc.start()
+    written.write_csv(tmp_path / "table.csv")
+    assert tracemalloc.get_traced_memory()[1] < 3 * shares.nbytes
+    tracemalloc.reset_peak()
+    SampleTable.read_csv(tmp_path / "table.csv")
+    assert tracemalloc.get_traced_memory()[1] < 8 * shares.nbytes
+    tracemalloc.stop()
+
+
 @pytest.mark.parametrize("odd", ["a\rb", "a\nb", "a\r\nb", 'a"b', "a,b", "<b>"])
 def test_table_survives_odd_names(tmp_path, odd):
     table(group=np.array([odd] * 6), class_names=("background", odd)).write_csv(tmp_path / "table.csv")
     read = SampleTable.read_csv(tmp_path / "table.csv")
     assert read.group.tolist() == [odd] * 6
     assert read.class_names == ("background", odd)
+
+
+def test_the_first_rows_are_those_of_each_case_once():
+    scattered = table(case=np.array(["b", "a", "a", "b", "c", "a"]))
+    assert scattered.first_rows == {"b": 0, "a": 1, "c": 4}
+    assert scattered.cases == ("b", "a", "c")
+    assert scattered.take([]).cases == ()
+
+
+def test_rows_by_value_are_those_that_a_comparison_finds():
+    column = np.array(["b", "a", "", "b", "aa", "a"])
+    rows = rows_by_value(column)
+    assert {value: rows[value].tolist() for value in rows} == {"": [2], "a": [1, 5], "aa": [4], "b": [0, 3]}
+    assert rows_by_value(column[:0]) == {}
 
 
 def test_table_of_something_else_is_refused(tmp_path):

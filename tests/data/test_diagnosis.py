@@ -1,6 +1,7 @@
 """Diagnosis: counts that can be checked by hand, every fault named, a hint that follows from the numbers."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import pytest
 
 from adawac.cli import run
 from adawac.config import TrainConfig, override
-from adawac.config.schema import parse
-from adawac.data import recommendation
+from adawac.config.yaml_text import parse
+from adawac.data import diagnosis_report
 from adawac.data.diagnosis import diagnose
 from adawac.data.diagnosis_figure import draw_diagnosis
 from adawac.data.preparation import prepare
+from adawac.data.splits import resolve_split
 from adawac.errors import ConfigError, DataError, MissingFileError
 from adawac.objective import resolve
 from tests.data.scans import make_btcv, make_nnunet, scan, write_nifti
@@ -66,6 +68,7 @@ def test_every_number_by_hand(tmp_path):
     assert report.cases[0].intensity == pytest.approx(tuple(np.percentile(image, (0, 1, 50, 99, 100))))
     assert report.warnings == ("Case case_02 has a label map without any foreground. Check that it is the right file.",)
     assert report.faults == ()
+    assert repr(report) == f"Diagnosis({str(tmp_path)!r}: {report.dataset}, 3 cases, 0 faults, 1 warnings, try adawac)"
     assert json.loads(json.dumps(report.to_dict()))["summary"]["training_slices"] == 18
 
 
@@ -121,6 +124,35 @@ def test_scans_without_labels_are_listed_and_the_others_looked_at(tmp_path):
     assert not left.faults
     assert [case.id for case in left.cases] == ["case_01", "case_03", "unseen"]
     assert left.summary["xi"] == report.summary["xi"]
+
+
+@pytest.mark.parametrize("layout", ["nnunet", "listed", "two folders", "patterns"])
+def test_labels_without_a_scan_are_counted_and_named(tmp_path, caplog, layout):
+    root = make(tmp_path / "in", [boxes(1), boxes(2), boxes(3)])
+    for name in ("case_01", "case_02"):
+        (root / "imagesTr" / f"{name}_0000.nii.gz").unlink()
+    (root / "dataset.json").unlink()
+    options = {"workers": 1}
+    if layout == "listed":
+        listed = [{"image": "imagesTr/case_00_0000.nii.gz", "label": "labelsTr/case_00.nii.gz"}]
+        (root / "dataset.json").write_text(json.dumps({"training": listed}))
+    elif layout == "two folders":
+        (root / "imagesTr").rename(root / "images")
+        (root / "labelsTr").rename(root / "masks")
+    elif layout == "patterns":
+        options |= {"images": "imagesTr/*_0000.nii.gz", "labels": "labelsTr/*.nii.gz"}
+    [warning] = [text for text in diagnose(root, **options).warnings if "2 label maps belong to no scan" in text]
+    assert "case_01.nii.gz, " in warning
+    assert "case_02.nii.gz. " in warning
+    prepare("nifti", root, tmp_path / "out", **options)
+    assert warning in caplog.text
+
+
+def test_labels_without_a_scan_are_named_where_scans_lack_theirs(tmp_path):
+    root = make(tmp_path / "in", [boxes(1), boxes(2)])
+    (root / "labelsTr" / "case_01.nii.gz").rename(root / "labelsTr" / "case_1.nii.gz")
+    (fault,) = diagnose(root, workers=1).faults
+    assert "1 label map belongs to no scan: labelsTr/case_1.nii.gz" in fault
 
 
 def test_a_folder_without_any_label_is_looked_at(tmp_path):
@@ -264,15 +296,22 @@ def test_the_hint_follows_the_numbers(tmp_path):
 
 
 def test_the_command_that_is_printed_has_the_settings(tmp_path, capsys):
-    root = make(tmp_path / "in", [boxes(2, 3), boxes(1, 2, 3)])
-    assert run(["diagnose", str(root), "--workers", "1"]) == 0
-    [command] = [
-        line.split() for line in capsys.readouterr().out.splitlines() if line.split()[:2] == ["adawac", "train"]
-    ]
-    assert run([*command[1:], "--print-config"]) == 0
-    method = parse(capsys.readouterr().out.encode())["method"]
+    root = make(tmp_path / "in", [boxes(2, 3), boxes(1, 2, 3)] * 2)
+    store = prepare("nifti", root, tmp_path / "my store", workers=1)
+    commands = []
+    for data in (root, store.path):
+        assert run(["diagnose", str(data), "--workers", "1"]) == 0
+        commands += [shlex.split(line) for line in capsys.readouterr().out.splitlines() if "adawac train" in line]
+    assert commands[0][:3] == ["adawac", "train", "STORE"]
+    assert commands[1][3:] == commands[0][3:]
+    assert run([*commands[1][1:], "--print-config"]) == 0
+    config = parse(capsys.readouterr().out.encode())
+    method = config["method"]
     assert (method["name"], method["preset"], method["hold_epochs"]) == ("adawac", "official", 10)
     assert method["options"] == {"eta_beta": 8.0, "lambda_ac": 2.0}
+    assert config["data"]["store"] == str(store.path)
+    sides = resolve_split(store.table, config["data"]["split"]).split
+    assert set(sides.tolist()) == {"train", "val", "test"}  # imagesTr alone says who trains, but not who tests
 
 
 def test_only_training_cases_decide(tmp_path):
@@ -284,8 +323,8 @@ def test_only_training_cases_decide(tmp_path):
     assert "method.hold_epochs" not in report.recommendation.settings  # there are enough of them
 
 
-def test_what_is_recommended_are_the_defaults(tmp_path):
-    settings = diagnose(make(tmp_path / "in", [boxes(2, 3)] * 41), workers=1).recommendation.settings
+def test_where_few_slices_are_label_sparse_the_defaults_are_recommended(tmp_path):
+    settings = diagnose(make(tmp_path / "in", [boxes(*range(5))] * 41), workers=1).recommendation.settings
     method = TrainConfig().method
     defaults = resolve(method.preset, method.options)
     assert settings == {
@@ -296,19 +335,34 @@ def test_what_is_recommended_are_the_defaults(tmp_path):
     assert override(TrainConfig(), settings).method.options == {"eta_beta": 1.0, "lambda_ac": 1.0}
 
 
+def test_where_many_are_what_gained_on_synapse_is(tmp_path):
+    hint = diagnose(make(tmp_path / "in", [boxes(2, 3)] * 41), workers=1).recommendation
+    assert hint.settings == {
+        "method.preset": "official",
+        "method.options.eta_beta": 8.0,
+        "method.options.lambda_ac": 2.0,
+    }
+    assert "Synapse" in hint.basis[0]
+
+
 def test_the_hint_quotes_what_the_study_wrote(monkeypatch):
-    study = json.loads(Path(recommendation.__file__).with_name("recommendations.json").read_text())
+    study = json.loads(Path(diagnosis_report.__file__).with_name("recommendations.json").read_text())
     few, usual = study["few_slices"], study["usual"]
     few["evidence"]["these"] |= {"seeds": [1, 2], "gains": [1.0, 5.42], "mean": 3.21}
     few["settings"]["method.hold_epochs"] = 7
     usual["evidence"]["best_cell"]["ahead"] = 0.56
     study["no_gain"]["strong"]["mean"] = -1.23
-    monkeypatch.setattr(recommendation, "_study", lambda: study)
-    hint = recommendation.how_to_set(few["below"] - 1)
+    monkeypatch.setattr(diagnosis_report, "_study", lambda: study)
+    hint = diagnosis_report.how_to_set(few["below"] - 1, 0.5)
     assert hint["settings"]["method.hold_epochs"] == 7
-    assert "+3.2 points over the baseline (2 seeds: +1.0, +5.4)" in hint["basis"][0]
+    assert "+3.2 points (2 seeds: +1.0, +5.4) over the baseline" in hint["basis"][0]
     assert "-1.2 points" in hint["basis"][1]
-    assert "was 0.6 points below the best" in recommendation.how_to_set(few["below"])["basis"][0]
+    assert "was 0.6 points below the best" in diagnosis_report.how_to_set(few["below"], 0.05)["basis"][0]
+    many = study["many_sparse"]
+    many["evidence"]["over_baseline"] |= {"seeds": [4], "gains": [1.5], "mean": 1.5}
+    hint = diagnosis_report.how_to_set(few["below"], many["from"])
+    assert hint["settings"] == many["settings"]
+    assert "+1.5 points (1 seed: +1.5) over the baseline" in hint["basis"][0]
 
 
 def test_nothing_to_look_at(tmp_path):

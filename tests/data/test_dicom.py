@@ -1,77 +1,30 @@
 """DICOM: geometry and intensities as SimpleITK reads them, SEG onto its series, nothing of the patient kept."""
 
 import logging
+import re
 
 import nibabel as nib
 import numpy as np
 import pytest
 
+from adawac.data.diagnosis import diagnose
 from adawac.data.preparation import prepare
 from adawac.data.preprocessing import CT, MR
 from adawac.data.sources import build_source
 from adawac.data.sources.dicom_series import read_series
 from adawac.errors import DataError
+from adawac.inference.scan_search import find_scans
 from tests.data.scans import rotation, write_nifti
 
 pydicom = pytest.importorskip("pydicom")
+from tests.inference.series import SECRET, write_series  # noqa: E402
 
-SECRET = "DOE^JANE"
 AXIAL = np.eye(3)
 GEOMETRIES = {
     "axial": AXIAL,
     "sagittal": np.array([[0, 0, 1.0], [1.0, 0, 0], [0, 1.0, 0]]),
     "oblique": rotation(17, 0) @ rotation(-8, 1) @ rotation(31, 2),
 }
-
-
-def write_series(
-    folder,
-    stored,
-    directions=AXIAL,
-    spacing=(0.7, 0.9, 2.5),
-    origin=(-31.5, 12.0, 40.0),
-    slope=1.0,
-    intercept=0.0,
-    names=None,
-    modality="CT",
-    uid=None,
-    patient=SECRET,
-    tilt=0.0,
-):
-    """Write (column, row, slice) as one file per slice; the columns of `directions` are x, y, z in LPS."""
-    from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, MRImageStorage, generate_uid
-
-    folder.mkdir(parents=True, exist_ok=True)
-    series, study, frame = uid or generate_uid(), generate_uid(), generate_uid()
-    count = stored.shape[2]
-    paths = []
-    for k in range(count):
-        meta = FileMetaDataset()
-        meta.MediaStorageSOPClassUID = CTImageStorage if modality == "CT" else MRImageStorage
-        meta.MediaStorageSOPInstanceUID = generate_uid()
-        meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        path = folder / (names[k] if names else f"IM{k:03d}.dcm")
-        ds = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-        ds.SOPClassUID, ds.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
-        ds.PatientName, ds.PatientID, ds.PatientBirthDate, ds.PatientSex = patient, patient, "19500101", "F"
-        ds.StudyInstanceUID, ds.SeriesInstanceUID, ds.FrameOfReferenceUID = study, series, frame
-        ds.StudyID, ds.StudyDate, ds.StudyTime, ds.AccessionNumber, ds.ReferringPhysicianName = "1", "", "", "", ""
-        ds.Modality, ds.SeriesNumber, ds.InstanceNumber, ds.Manufacturer = modality, 1, count - k, ""
-        ds.ImageType, ds.PositionReferenceIndicator, ds.AcquisitionNumber = ["ORIGINAL", "PRIMARY", "AXIAL"], "", 1
-        ds.Rows, ds.Columns = stored.shape[1], stored.shape[0]
-        ds.SamplesPerPixel, ds.PhotometricInterpretation = 1, "MONOCHROME2"
-        ds.BitsAllocated, ds.BitsStored, ds.HighBit, ds.PixelRepresentation = 16, 16, 15, 1
-        ds.RescaleSlope, ds.RescaleIntercept = slope, intercept
-        position = np.array(origin) + directions[:, 2] * spacing[2] * k + directions[:, 1] * tilt * k
-        ds.ImagePositionPatient = [f"{value:.9g}" for value in position]
-        ds.ImageOrientationPatient = [f"{value:.9g}" for value in [*directions[:, 0], *directions[:, 1]]]
-        ds.PixelSpacing = [spacing[1], spacing[0]]
-        ds.SliceThickness = spacing[2]
-        ds.PixelData = np.ascontiguousarray(stored[:, :, k].T.astype("<i2")).tobytes()
-        ds.save_as(path, enforce_file_format=True)
-        paths.append(path)
-    return paths
 
 
 def write_seg(path, series, label, names):
@@ -204,21 +157,21 @@ def test_an_enhanced_multi_frame_image_is_one_volume(tmp_path):
 def test_a_missing_slice_is_refused_and_the_gap_named(tmp_path):
     paths = write_series(tmp_path, volume()[0])
     paths.pop(2).unlink()
-    with pytest.raises(DataError, match=r"2\.5 mm apart, but .*IM001\.dcm and .*IM003\.dcm are 5 mm.*missing"):
+    with pytest.raises(DataError, match=r"2\.5 mm apart, but .*0001\.dcm and .*0003\.dcm are 5 mm.*missing"):
         read_series(paths)
 
 
 def test_a_slice_twice_is_refused(tmp_path):
     paths = write_series(tmp_path / "a", volume()[0])
     (tmp_path / "a" / "copy.dcm").write_bytes(paths[1].read_bytes())
-    with pytest.raises(DataError, match=r"IM001\.dcm and .*copy\.dcm lie at the same"):
+    with pytest.raises(DataError, match=r"0001\.dcm and .*copy\.dcm lie at the same"):
         read_series([*paths, tmp_path / "a" / "copy.dcm"])
 
 
 def test_a_slice_of_another_scan_is_refused(tmp_path):
     paths = write_series(tmp_path / "a", volume()[0])
     other = write_series(tmp_path / "b", volume((5, 6, 1))[0], origin=(-31.5, 12.0, 52.5))
-    with pytest.raises(DataError, match=r"Columns .*in .*b/IM000\.dcm"):
+    with pytest.raises(DataError, match=r"Columns .*in .*b/0000\.dcm"):
         read_series([*paths, *other])
 
 
@@ -278,6 +231,45 @@ def test_nifti_labels_in_any_voxel_order(tmp_path):
     np.testing.assert_array_equal(source.load(source.cases()[0]).label, label)
 
 
+@pytest.mark.parametrize(
+    ("series", "label", "options"),
+    [
+        ("PATIENT/ct", "PATIENT/seg.nii.gz", {}),
+        ("PATIENT/ct", "PATIENT/ct/seg.nii", {}),
+        ("PATIENT", "PATIENT.nii.gz", {}),
+        ("PATIENT", "seg_PATIENT.nii.gz", {}),
+        ("PATIENT/ct", "labels/PATIENT.nii.gz", {"labels": "labels/*.nii.gz"}),
+        ("PATIENT/ct", "labels/PATIENT_ct.nii.gz", {"labels": "labels/*.nii.gz"}),
+        ("PATIENT/ct", "PATIENT/seg.nii.gz", {"labels": "*/seg.nii.gz"}),
+        ("day 1/PATIENT/ct", "masks/PATIENT.nii.gz", {"labels": "masks/*.nii.gz"}),
+        ("day 1/PATIENT/ct", "day 1/PATIENT/seg.nii.gz", {"labels": "**/seg.nii.gz"}),
+    ],
+)
+def test_nifti_labels_beside_a_series_inside_and_by_pattern(tmp_path, series, label, options):
+    """The same files are no scans: `predict` and `view` take the series alone."""
+    for seed, patient in enumerate(("A1", "A10")):
+        folder = tmp_path / series.replace("PATIENT", patient)
+        _, affine = read_series(write_series(folder, volume(seed=seed)[0], patient=patient))
+        write_nifti(tmp_path / label.replace("PATIENT", patient), volume()[1] * (seed + 1), affine)
+    source = build_source("dicom", tmp_path, **options)
+    for ref in source.cases():
+        value = np.array(list(source.classes.values()))[source.load(ref).label][..., 0]
+        np.testing.assert_array_equal(value, volume()[1] * (2 if "A10" in ref.id else 1))
+    assert [scan.kind for scan in find_scans([tmp_path])] == ["dicom", "dicom"]
+    assert [scan.path for scan in find_scans([folder])] == [folder]
+
+
+def test_a_label_map_beside_two_series_is_that_of_the_one_it_names(tmp_path):
+    for name in ("ct", "pet"):
+        write_series(tmp_path / "anna" / name, volume()[0])
+    _, affine = read_series(sorted((tmp_path / "anna" / "ct").iterdir()))
+    label = write_nifti(tmp_path / "anna" / "organs_ct.nii.gz", volume()[1], affine)
+    assert [ref.labels for ref in build_source("dicom", tmp_path, unlabelled="keep").cases()] == [(label,), ()]
+    label.rename(label.with_name("organs.nii.gz"))
+    with pytest.raises(DataError, match=r"none of them has one .*anna/ct/"):
+        prepare("dicom", tmp_path, tmp_path / "store", workers=1)
+
+
 def test_a_series_without_a_label_and_one_with_two(tmp_path):
     write_series(tmp_path / "anna", volume()[0])
     with pytest.raises(DataError, match=r"none of them has one .*SEG.*anna/"):
@@ -297,6 +289,25 @@ def test_a_series_without_a_label_and_one_with_two(tmp_path):
         write_nifti(tmp_path / "anna" / f"{name}.nii.gz", volume()[1])
     with pytest.raises(DataError, match=r"a\.nii\.gz and .*b\.nii\.gz"):
         build_source("dicom", tmp_path)
+
+
+def test_series_that_are_only_partly_annotated(tmp_path):
+    label = volume()[1]
+    for name in ("anna", "bert"):
+        files = write_series(tmp_path / "scans" / name, volume()[0], patient=name)
+    write_nifti(tmp_path / "scans" / "bert" / "seg.nii.gz", label, read_series(files)[1])
+    (tmp_path / "slices.csv").write_text("case,slice\nbert,0\nbert,2\n")
+    options = {"ignore": 2, "unlabelled": "keep", "labelled_slices": tmp_path / "slices.csv"}
+    store = prepare("dicom", tmp_path / "scans", tmp_path / "store", workers=1, **options)
+    assert store.class_names == ("background", *(f"class {k}" for k in np.unique(label) if k not in (0, 2)))
+    table = store.table
+    assert table.state[table.case == "anna"].tolist() == ["unlabelled"] * 5
+    states = table.state[table.case == "bert"].tolist()
+    assert [state == "unlabelled" for state in states] == [False, True, False, True, True]
+    source = build_source("dicom", tmp_path / "scans", ignore=2)
+    bert = next(ref for ref in source.cases() if ref.id == "bert")
+    native = source.load(bert).label
+    assert 0 < (native == 255).sum() == (label == 2).sum()
 
 
 def test_contours_are_said_not_to_be_labels(tmp_path):
@@ -322,18 +333,74 @@ def test_several_series_in_one_folder_are_told_apart(tmp_path):
     assert second.startswith("anna_")
 
 
-def test_unreadable_files_are_named(tmp_path):
+@pytest.mark.parametrize("damage", [lambda content: b"not dicom", lambda content: content[:400]])
+def test_an_unreadable_file_is_named_with_its_case_and_the_others_are_looked_at(tmp_path, caplog, damage):
+    for name in ("anna", "bert"):
+        paths = write_series(tmp_path / "in" / name, volume()[0], patient=name)
+        write_nifti(tmp_path / "in" / name / "seg.nii.gz", volume()[1], read_series(paths)[1])
+    paths[-1].write_bytes(damage(paths[-1].read_bytes()))  # the last slice: no gap would tell
+    report = diagnose(tmp_path / "in", workers=1)
+    assert [case.id for case in report.cases] == ["anna"]
+    (fault,) = report.faults
+    assert re.search(r"bert/0004\.dcm cannot be read", fault)
+    with pytest.raises(DataError, match=r"bert/0004\.dcm cannot be read"):
+        prepare("dicom", tmp_path / "in", tmp_path / "out", workers=1)
+    for path in paths[:-1]:
+        path.unlink()
+    (tmp_path / "in" / "bert" / "seg.nii.gz").unlink()
+    assert not diagnose(tmp_path / "in", workers=1).faults
+    assert re.search(r"1 files .*bert/0004\.dcm cannot be read", caplog.text)
+
+
+def test_what_is_no_scan_is_passed_over_with_a_count(tmp_path, caplog):
+    """Treatment plans come with their images, and a disc with its table of contents, whatever that is called."""
+    from pydicom.uid import MediaStorageDirectoryStorage
+
     paths = write_series(tmp_path / "anna", volume()[0])
-    paths[1].write_bytes(b"not dicom")
-    with pytest.raises(DataError, match=r"IM001\.dcm cannot be read"):
-        build_source("dicom", tmp_path)
+    write_nifti(tmp_path / "anna" / "seg.nii.gz", volume()[1], read_series(paths)[1])
+    for name, modality in (("rs.dcm", "RTSTRUCT"), ("rd.dcm", "RTDOSE"), ("rs2", "RTSTRUCT"), ("dir.dcm", None)):
+        other = pydicom.dcmread(paths[0])
+        del other.SeriesInstanceUID
+        if modality:
+            other.Modality = modality
+        else:
+            del other.Modality
+            other.file_meta.MediaStorageSOPClassUID = MediaStorageDirectoryStorage
+        other.save_as(tmp_path / "anna" / name)
+    (tmp_path / "DICOMDIR").write_bytes((tmp_path / "anna" / "dir.dcm").read_bytes())
+    (tmp_path / "readme.txt").write_text("hello")
+    report = diagnose(tmp_path, workers=1)
+    assert (len(report.cases), report.faults) == (1, ())
+    assert "6 files that are no scans" in caplog.text
+    assert "2 DICOMDIR, 2 RTSTRUCT, 1 RTDOSE, 1 other" in caplog.text
+    assert [(scan.path, scan.problem) for scan in find_scans([tmp_path])] == [(tmp_path / "anna", "")]
+
+
+def test_labels_of_no_series_are_named(tmp_path):
+    for name in ("anna", "bert"):
+        paths = write_series(tmp_path / name / "ct", volume()[0], patient=name)
+        write_nifti(tmp_path / "labels" / f"{name}.nii.gz", volume()[1], read_series(paths)[1])
+    for path in paths:
+        path.unlink()
+    for options in ({}, {"labels": "labels/*.nii.gz"}):
+        source = build_source("dicom", tmp_path, **options)
+        assert source.unused_labels[-1] == tmp_path / "labels" / "bert.nii.gz"
+        assert len(source.unused_labels) == (1 if options else 2)
 
 
 def test_truncated_pixels_are_named(tmp_path):
     paths = write_series(tmp_path / "anna", volume()[0])
     paths[3].write_bytes(paths[3].read_bytes()[:-40])
-    with pytest.raises(DataError, match=r"IM003\.dcm"):
+    with pytest.raises(DataError, match=r"0003\.dcm"):
         read_series(paths)
+
+
+def test_a_file_that_is_cut_off_in_its_header_is_named(tmp_path):
+    path = write_series(tmp_path / "anna", volume()[0])[3]
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b"\x20\0\x32\0DS")])  # where its position would be
+    with pytest.raises(DataError, match=r"0003\.dcm has none"):
+        read_series([path])
 
 
 def test_one_patient_in_two_folders_is_pointed_out_without_the_name(tmp_path, caplog):
@@ -342,7 +409,7 @@ def test_one_patient_in_two_folders_is_pointed_out_without_the_name(tmp_path, ca
         write_series(tmp_path / folder, volume()[0])
     with caplog.at_level(logging.WARNING):
         build_source("dicom", tmp_path)
-    assert "1 patient identifiers occur in several folders" in caplog.text
+    assert "The identifiers of 1 of 1 patients occur in several folders" in caplog.text
     assert SECRET not in caplog.text
 
 

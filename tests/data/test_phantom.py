@@ -113,6 +113,40 @@ def test_noise_is_as_strong_as_asked():
     assert abs(spread[1] / spread[0] - 3) < 0.1
 
 
+@pytest.mark.parametrize("modality", ["ct", "mr"])
+def test_shift_moves_the_test_patients_alone(modality):
+    splits = [ref.split for ref in phantom_source(5, modality=modality).cases()]
+    plain, shifted = (list(phantom_cases(5, modality=modality, shift=shift, **SMALL)) for shift in (0.0, 1.0))
+    for split, before, after in zip(splits, plain, shifted, strict=True):
+        check_case(after)
+        moved = split == "test"
+        assert np.array_equal(before.image, after.image) is not moved
+        assert np.array_equal(before.label, after.label) is not moved
+        assert np.array_equal(labelled(before), labelled(after))  # as many label-sparse slices as before
+        assert (before.group, before.shape) == (after.group, after.shape)
+        assert set(np.unique(after.label)) == set(range(9))
+        if moved:
+            assert after.spacing[1] > 1.1 * before.spacing[1]  # a wider field of view of a larger patient
+
+
+def test_shift_is_another_contrast_phase_and_a_noisier_scan():
+    number, options = 3, {"size": 64, "slices": (12, 16)}  # the first patient of the test split
+    means, spreads = [], []
+    for shift in (0.0, 1.0):
+        sources = [phantom_source(4, shift=shift, noise=noise, **options) for noise in (1.0, 0.0)]
+        noisy, quiet = (source.load(source.cases()[number]) for source in sources)
+        means.append({name: quiet.image[0][quiet.label == CLASS[name]].mean() for name in CLASS_NAMES[1:]})
+        spreads.append((noisy.image - quiet.image).std())
+    assert means[1]["aorta"] > means[0]["aorta"] + 15  # arterial, not portal venous
+    assert means[1]["liver"] < means[0]["liver"] - 10
+    assert spreads[1] == pytest.approx(1.6 * spreads[0], rel=0.01)
+
+
+def test_shift_is_in_the_stores_record_only_where_it_is_on():
+    assert "shift" not in phantom_source(2).options()  # so stores of earlier versions can grow
+    assert phantom_source(2, shift=0.5).options()["shift"] == 0.5
+
+
 def test_mr_has_a_bias_field_and_no_negative_values():
     case = next(phantom_cases(1, modality="mr", **SMALL))
     check_case(case)
@@ -161,7 +195,7 @@ def test_the_registered_source_reads_its_options(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"num_patients": 0}, {"sparse": 1.0}, {"modality": "pet"}, {"size": 4}, {"slices": (9, 3)}]
+    "wrong", [{"num_patients": 0}, {"sparse": 1.0}, {"modality": "pet"}, {"size": 4}, {"slices": (9, 3)}, {"shift": -1}]
 )
 def test_nonsense_is_refused(wrong):
     with pytest.raises(ConfigError, match="Expected"):

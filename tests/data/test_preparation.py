@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy import ndimage
 from adawac.data import store_writer
 from adawac.data.cases import Case
 from adawac.data.parallel import run_jobs
-from adawac.data.preparation import prepare
+from adawac.data.preparation import prepare, prepare_share
 from adawac.data.preprocessing import Preprocessing
 from adawac.data.store import Store, is_store
 from adawac.errors import AdawacError, BusyError, DataError, MissingFileError
@@ -190,7 +191,7 @@ def test_growing_redoes_no_finished_case_and_keeps_ids(tmp_path, monkeypatch):
     written = []
     original = store_writer._write_case
     monkeypatch.setattr(
-        store_writer, "_write_case", lambda target, *rest: (written.append(target.name), original(target, *rest))
+        store_writer, "_write_case", lambda target, *rest: written.append(target.name) or original(target, *rest)
     )
     after = prepare("nifti", root, tmp_path / "out", workers=1).table.id.tolist()
     assert written == ["case_02", "case_03"]
@@ -248,6 +249,7 @@ def test_scans_without_labels_are_left_out_when_told_to(tmp_path, caplog):
     store = prepare("nifti", root, tmp_path / "out", workers=1, skip_unlabelled=True)
     assert tuple(store.cases) == ("case_00", "case_02")
     assert "1 of 3 scans have no label map" in caplog.text
+    assert "imagesTr/case_01_0000.nii.gz" in caplog.text
 
 
 def test_other_options_need_another_folder_or_overwriting(tmp_path):
@@ -336,8 +338,8 @@ def test_two_preparations_into_one_folder_are_refused(tmp_path, monkeypatch):
     ("wrong", "message"),
     [
         ({"workers": 0}, "at least one worker"),
-        ({"axis": 3}, "axis to be 0, 1 or 2"),
-        ({"size": (0, 8)}, "size to be height and width"),
+        ({"axis": 3}, "`axis` to be 0, 1 or 2"),
+        ({"size": (0, 8)}, "`size` to be height and width"),
         ({"classes": {"a": 1, "b": 1}}, "each label value under one class"),
         ({"patient": "("}, "regular expression"),
         ({"groups": "absent.csv"}, "absent.csv is not there"),
@@ -384,7 +386,7 @@ def test_a_store_that_another_call_made_meanwhile_is_not_taken_over(tmp_path, mo
 
 def test_a_lock_whose_folder_was_made_anew_is_taken_there(tmp_path, monkeypatch):
     first = FolderLock(tmp_path)
-    waits = iter([(tmp_path / LOCK).unlink, first.release, lambda: None])
+    waits = chain([(tmp_path / LOCK).unlink, first.release], repeat(lambda: None))
     monkeypatch.setattr("time.sleep", lambda seconds: next(waits)())
     second = FolderLock(tmp_path)  # waits for the file that is removed, and gets it
     assert is_locked(tmp_path)
@@ -399,7 +401,7 @@ def test_a_file_system_without_locks_is_pointed_out(tmp_path, monkeypatch, caplo
     monkeypatch.setattr("fcntl.flock", flock)
     root = make_nnunet(tmp_path / "scans", cases=1)
     assert prepare("nifti", root, tmp_path / "store", workers=1).cases == ("case_00",)
-    assert "no locks (No locks available): make sure that nothing else writes there" in caplog.text
+    assert "has no locks (No locks available): make sure that nothing else writes there" in caplog.text
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format_version": 1}', '{"preprocessing": 3}'])
@@ -415,7 +417,14 @@ def test_a_damaged_store_is_mended_with_its_own_options_only(tmp_path, content):
 
 
 @pytest.mark.parametrize("name", ["image.npy", "label.npy", "image_8x8.npy", "label_8x8.npy", "native_label.npy"])
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"}", b" ", 1)),
+    ],
+)
 def test_every_file_of_a_case_is_mended(tmp_path, name, damage):
     root = make_nnunet(tmp_path / "scans", cases=1)
     options = {"workers": 1, "size": (8, 8), "spacing": (2.0, 2.0, 0.0)}
@@ -426,8 +435,84 @@ def test_every_file_of_a_case_is_mended(tmp_path, name, damage):
     assert contents(tmp_path / "store") == before
 
 
+def test_a_script_without_a_guard_is_not_run_again_by_its_workers(tmp_path):
+    """What is sent is larger than a pipe holds: a worker that dies before it has read it would block the parent."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from functools import partial\nfrom operator import add\nfrom adawac.data.parallel import run_jobs\n"
+        "print('once')\n"
+        "print(sorted(len(both) for _, both in run_jobs(partial(add, 'x' * 300_000), 'ab', title='', workers=2)))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["once", "[300001, 300001]"], done.stderr
+
+
+@pytest.mark.parametrize("where", ["in the script", "nowhere"])
+def test_what_other_processes_cannot_import_is_done_in_this_one(monkeypatch, caplog, where):
+    def process(job):
+        return job, os.getpid()
+
+    if where == "in the script":
+        process.__module__, process.__qualname__ = "__main__", "process"
+        monkeypatch.setattr(sys.modules["__main__"], "process", process, raising=False)
+    done = dict(run_jobs(process, [1, 2], title="Working", workers=2))
+    assert done == {job: (job, os.getpid()) for job in (1, 2)}
+    assert "one process" in caplog.text
+
+
 def test_ctrl_c_reaches_the_process_but_not_its_workers():
     look = partial(signal.pthread_sigmask, signal.SIG_BLOCK)  # with nothing to block, it says what is
     blocked = [mask for _, mask in run_jobs(look, [(), ()], title="Looking", workers=2)]
     assert [signal.SIGINT in mask for mask in blocked] == [True, True]
     assert signal.SIGINT not in look(())
+
+
+# -- several machines -------------------------------------------------------------------------------------------------
+
+
+def test_shares_together_are_the_whole_store(tmp_path):
+    root = make_nnunet(tmp_path / "scans", cases=5)
+    options = {"workers": 1, "spacing": (2.0, 2.0, 0.0), "normalisation": "z-score"}
+    prepare("nifti", root, tmp_path / "whole", **options)
+    assert prepare_share("2/3", "nifti", root, tmp_path / "store", **options) == 3
+    assert not is_store(tmp_path / "store")
+    assert prepare_share("1/3", "nifti", root, tmp_path / "store", **options) == 1
+    assert prepare_share("1/3", "nifti", root, tmp_path / "store", **options) == 1  # as after a requeue
+    made = prepare_share("3/3", "nifti", root, tmp_path / "store", **options)
+    assert made.cases == Store(tmp_path / "whole").cases
+    assert contents(tmp_path / "store") | {LOCK: b""} == contents(tmp_path / "whole") | {LOCK: b""}
+
+
+def test_a_share_redoes_nothing_and_leaves_what_others_write(tmp_path, monkeypatch):
+    root, store = make_nnunet(tmp_path / "scans", cases=4), tmp_path / "store"
+    prepare_share("1/2", "nifti", root, store, workers=1)
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*.npy")}
+    (store / "cases" / ".case_01.0123abcd.tmp").mkdir()  # another share is at it
+    prepare_share("2/2", "nifti", root, store, workers=1)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (store / "cases" / ".case_01.0123abcd.tmp").is_dir()
+    prepare("nifti", root, store, workers=1)  # nobody else may be at work now
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert not (store / "cases" / ".case_01.0123abcd.tmp").exists()
+
+
+def test_shares_over_another_store(tmp_path):
+    root, store = make_nnunet(tmp_path / "scans", cases=3), tmp_path / "store"
+    prepare("nifti", root, store, workers=1)
+    with pytest.raises(DataError, match="these differ: normalisation"):
+        prepare_share("1/2", "nifti", root, store, workers=1, normalisation="z-score")
+    assert prepare_share("1/2", "nifti", root, store, workers=1, normalisation="z-score", overwrite=True) == 1
+    made = prepare_share("2/2", "nifti", root, store, workers=1, normalisation="z-score", overwrite=True)
+    assert made.preprocessing.normalisation == "z-score"
+
+
+def test_a_bad_case_of_a_share_does_not_stop_the_others(tmp_path):
+    root, store = make_nnunet(tmp_path / "scans", cases=4), tmp_path / "store"
+    bad = next((root / "imagesTr").glob("case_02*"))
+    good = bad.read_bytes()
+    bad.write_bytes(b"no scan")
+    with pytest.raises(DataError, match="case_02"):
+        prepare_share("1/2", "nifti", root, store, workers=1)
+    assert prepare_share("2/2", "nifti", root, store, workers=1) == 1
+    bad.write_bytes(good)
+    assert len(prepare_share("1/2", "nifti", root, store, workers=1).cases) == 4

@@ -1,8 +1,5 @@
 """`adawac.prepare`, `adawac.diagnose`, `adawac.Store` and `adawac.PairDataset`, as a Python user calls them."""
 
-import doctest
-from importlib import import_module
-
 import numpy as np
 import pytest
 
@@ -11,18 +8,6 @@ from adawac.data.phantom import phantom_source
 from adawac.data.sources import build_source
 from adawac.errors import ConfigError, DataError
 from tests.data.scans import make_nnunet
-
-DOCUMENTED = ["diagnosis:diagnose", "preparation:prepare", "store:Store", "task:Task", "views:PairDataset"]
-
-
-@pytest.mark.parametrize("name", DOCUMENTED)
-def test_examples_run(name):
-    module, _, attribute = name.partition(":")
-    documented = getattr(import_module(f"adawac.data.{module}"), attribute)
-    examples = [test for test in doctest.DocTestFinder(recurse=False).find(documented, attribute) if test.examples]
-    assert examples, f"{name} has no example"
-    for test in examples:
-        assert doctest.DocTestRunner(verbose=False).run(test).failed == 0
 
 
 @pytest.mark.parametrize("kind", [str, lambda path: path])
@@ -71,3 +56,12 @@ def test_pair_dataset_reads_a_stores_samples(tmp_path):
     assert item["index"] == 5
     assert [view.shape for view in item["images"]] == [(1, 12, 12)] * 2
     assert set(np.unique(item["labels"][0])) <= set(np.unique(samples[5][1])) | {0}
+
+
+def test_what_a_data_set_of_pairs_is_shown_as():
+    scans = [(np.zeros((1, 8, 8)), np.zeros((8, 8)))] * 3
+    assert repr(adawac.PairDataset(scans)) == "PairDataset(3 samples of list, seed=0)"
+    pairs = adawac.PairDataset(scans, size=4, ignore_index=255, config=adawac.ViewConfig(noise=0.1))
+    assert repr(pairs) == (
+        "PairDataset(3 samples of list, size=4, seed=0, ignore_index=255, config=ViewConfig(noise=0.1))"
+    )

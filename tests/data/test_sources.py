@@ -6,9 +6,11 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from adawac.data.cases import IGNORED
 from adawac.data.preprocessing import CT, MR, READY
 from adawac.data.sources import SOURCES, as_classes, build_source, detect_source
 from adawac.errors import ConfigError, DataError, MissingFileError, UnknownNameError
+from adawac.inference.scan_search import find_scans
 from tests.data.scans import AFFINES, make_acdc, make_btcv, make_nnunet, make_synapse, scan, write_h5, write_nifti
 
 
@@ -151,10 +153,14 @@ def test_nnunet_regions_ask_for_classes(tmp_path):
     assert build_source("nifti", root, classes={"edge": 1, "core": 2}).class_names == ("background", "edge", "core")
 
 
-def test_nnunet_ignore_label_asks_for_classes(tmp_path):
+def test_nnunet_ignore_label_is_ignored_unless_classes_have_it(tmp_path):
     root = make_nnunet(tmp_path, labels={"background": 0, "organ": 1, "ignore": 2})
-    with pytest.raises(DataError, match="ignore label"):
-        build_source("nifti", root)
+    source = build_source("nifti", root)
+    assert source.class_names == ("background", "organ")
+    label = source.load(source.cases()[0]).label
+    np.testing.assert_array_equal(label, np.array([0, 1, IGNORED])[scan()[1]])
+    with pytest.raises(DataError, match=r"Expected a number as ignore in .*dataset\.json, but got \[2\]"):
+        build_source("nifti", make_nnunet(tmp_path / "list", labels={"background": 0, "organ": 1, "ignore": [2]}))
     source = build_source("nifti", root, classes={"background": (0, 2), "organ": 1})
     assert source.load(source.cases()[0]).label.max() == 1
 
@@ -215,6 +221,50 @@ def test_patterns_in_one_folder_do_not_take_labels_for_images(tmp_path):
     assert [ref.id for ref in source.cases()] == ["a1", "a2"]
 
 
+@pytest.mark.parametrize(
+    ("image", "label", "case"),
+    [
+        ("images/CASE", "labels/CASE", "anna_1"),
+        ("Images/CASE", "Masks/CASE", "anna_1"),
+        ("image/CASE", "label/CASE_seg", "anna_1"),
+        ("imgs/CASE_image", "segmentations/CASE-mask", "anna_1"),
+        ("images/CASE_0000", "labels/CASE", "anna_1"),
+        ("imagesTr/CASE_0000", "labelsTr/CASE", "anna_1"),
+    ],
+)
+def test_folders_of_images_and_labels_need_no_patterns(tmp_path, image, label, case):
+    for name in ("anna_1", "anna_2"):
+        image_file = write_nifti(tmp_path / f"{image.replace('CASE', name)}.nii.gz", scan()[0])
+        label_file = write_nifti(tmp_path / f"{label.replace('CASE', name)}.nii.gz", scan()[1] * 3)
+    source = detect_source(tmp_path)
+    assert [ref.id for ref in source.cases()] == ["anna_1", "anna_2"]
+    assert source.cases()[1].files == (image_file, label_file)
+    assert source.classes == {"background": (0,), "class 3": (3,), "class 6": (6,)}
+    assert [file for scan in find_scans([tmp_path]) for file in scan.files] == [ref.images[0] for ref in source.cases()]
+    label_file.unlink()
+    assert [ref.id for ref in detect_source(tmp_path).lacking_labels()] == ["anna_2"]
+
+
+def test_folders_of_several_channels_need_no_patterns(tmp_path):
+    for channel in range(2):
+        write_nifti(tmp_path / "images" / f"anna_{channel:04d}.nii.gz", scan(seed=channel)[0])
+    write_nifti(tmp_path / "labels" / "anna.nii.gz", scan()[1])
+    (case,) = load_all(detect_source(tmp_path)).values()
+    assert case.image.shape[0] == 2
+
+
+def test_folders_that_could_mean_several_things_are_not_guessed(tmp_path):
+    for name in ("images/a", "labels/a", "masks/a"):
+        write_nifti(tmp_path / f"{name}.nii.gz", scan()[1])
+    with pytest.raises(DataError, match="Give the patterns"):
+        build_source("nifti", tmp_path)
+    (tmp_path / "masks" / "a.nii.gz").rename(tmp_path / "labels" / "other.nii.gz")
+    (tmp_path / "masks").rmdir()
+    (tmp_path / "labels" / "a.nii.gz").unlink()
+    with pytest.raises(DataError, match="Give the patterns"):
+        build_source("nifti", tmp_path)
+
+
 def test_patterns_that_find_nothing_are_named(tmp_path):
     write_nifti(tmp_path / "a.nii.gz", scan()[0])
     with pytest.raises(DataError, match=r"'x\*\.nii'"):
@@ -238,6 +288,16 @@ def test_patterns_name_cases_after_folders_at_any_depth_and_single_letters(tmp_p
     assert [ref.id for ref in source.cases()] == ["a_t"]
     source = build_source("nifti", tmp_path, images="x/y/* [2]/t1.nii.gz", labels="x/y/* [2]/gt.nii.gz")
     assert [ref.id for ref in source.cases()] == ["bo"]
+
+
+def test_brackets_are_a_set_of_characters_unless_files_are_called_so(tmp_path):
+    for name in ("p01", "p02", "px3"):
+        write_nifti(tmp_path / f"{name}.nii.gz", scan()[0])
+        write_nifti(tmp_path / f"{name}_gt.nii.gz", scan()[1])
+    source = build_source("nifti", tmp_path, images="p0[0-9].nii.gz", labels="p0[0-9]_gt.nii.gz")
+    assert [(ref.id, len(ref.labels)) for ref in source.cases()] == [("1", 1), ("2", 1)]
+    source = build_source("nifti", tmp_path, images="p[!0]*.nii.gz", labels="p[!0]*_gt.nii.gz")
+    assert [(ref.id, len(ref.labels)) for ref in source.cases()] == [("x_3", 1)]
 
 
 def test_spaces_around_what_a_wildcard_stands_for_are_left_out(tmp_path):

@@ -15,6 +15,7 @@ from adawac.data.splits import (
     stratified_folds,
     stratified_split,
     subset_mask,
+    suggest_split,
 )
 from adawac.errors import ConfigError, DataError, MissingFileError
 from tests.data.test_cases import table
@@ -95,6 +96,19 @@ def test_folds_cover_every_patient_once_and_leave_the_test_set_alone():
         fold_split(whole, 5, 5)
 
 
+def test_folds_may_hold_the_test_patients_too():
+    whole = cohort()
+    test = np.isin(whole.patient, PATIENTS[:5])
+    held_out = []
+    for fold in range(5):
+        split = resolve_split(whole.with_split(np.where(test, "test", "train")), f"fold:{fold}/5/all", seed=3).split
+        assert set(split.tolist()) == {"train", "val"}
+        # Who is in which fold does not depend on what the source said.
+        np.testing.assert_array_equal(split, resolve_split(whole, f"fold:{fold}/5", seed=3).split)
+        held_out += sorted(set(whole.patient[split == "val"]))
+    assert sorted(held_out) == PATIENTS
+
+
 def test_one_fold_is_none():
     with pytest.raises(ConfigError, match="2 to 20 folds"):
         resolve_split(cohort(), "fold:0/1")
@@ -140,6 +154,21 @@ def test_three_patients_are_enough_for_the_stratified_split(count):
     assert counts["train"] == max(counts.values())
     with pytest.raises(DataError, match=r"2 labelled ones leave none for test\. Use folds \(fold:0/2\)"):
         stratified_split(table(cases=("case0001", "case0002"), slices=2))
+
+
+@pytest.mark.parametrize(
+    ("patients", "groups", "spec"),
+    [(1, 1, ""), (2, 1, "fold:0/2"), (3, 1, "stratified"), (3, 3, "fold:0/3"), (9, 5, "fold:0/5")],
+)
+def test_the_split_that_is_suggested_works(patients, groups, spec):
+    names = [f"case{k:04d}" for k in range(patients)]
+    group = np.repeat([f"g{k % groups}" for k in range(patients)], 2)
+    whole = table(cases=names, slices=2, group=group, split=np.full(2 * patients, ""))
+    assert suggest_split(whole.patient, whole.group, whole.split) == spec
+    if spec:
+        sides = set(resolve_split(whole, spec).split)
+        assert sides == ({"train", "val", "test"} if spec == "stratified" else {"train", "val"})
+    assert suggest_split(whole.patient, whole.group, np.resize(["train", "test"], 2 * patients)) == ""
 
 
 def test_samples_without_a_label_are_in_no_drawn_split():

@@ -1,12 +1,14 @@
 """Views: exact copies, rotations that stay rotations, randomness that belongs to the sample, SciPy's own numbers."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from scipy import ndimage
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -48,6 +50,11 @@ def draws(turns=0, flip=-1, angle=0, zoom=1.0, shift=(0.0, 0.0), count=1):
         power=torch.ones(count),
         sigma=torch.zeros(count),
         key=whole(1),
+        brightness=torch.zeros(count),
+        contrast=torch.ones(count),
+        saturation=torch.ones(count),
+        hue=whole(0),
+        blur=torch.zeros(count),
     )
 
 
@@ -133,13 +140,14 @@ def test_cubic_is_exact_for_a_parabola():
     torch.testing.assert_close(x[0, 0, 6:-6, 6:-6], expected[6:-6, 6:-6], atol=1e-4, rtol=0)
 
 
-def test_mixed_sizes_and_batch_composition_change_nothing():
+@pytest.mark.parametrize("side", [32, 64, 96], ids=["read as one group", "in groups of two", "one at a time"])
+def test_mixed_sizes_and_batch_composition_change_nothing(side):
     images, labels = ragged(SIZES, channels=2)
     theta = torch.cat([draws(angle=3 * row).theta(extent(shape)) for row, shape in enumerate(SIZES)])
-    together = warp(images, labels, theta, (32, 32))
+    together = warp(images, labels, theta, (side, side))
     for row in range(len(SIZES)):
         only = torch.tensor([row])
-        alone = warp(images.select(only), labels.select(only), theta[only], (32, 32))
+        alone = warp(images.select(only), labels.select(only), theta[only], (side, side))
         assert torch.equal(together[0][row], alone[0][0])
         assert torch.equal(together[1][row], alone[1][0])
 
@@ -293,13 +301,20 @@ def test_the_distribution_is_the_papers():
 
 
 def test_the_optional_changes_fill_their_ranges():
-    config = ViewConfig(scale=0.25, shift=0.1, gamma=1.0, noise=0.2)
+    config = ViewConfig(
+        scale=0.25, shift=0.1, gamma=1.0, noise=0.2, brightness=0.3, contrast=0.5, saturation=0.4, hue=30, blur=2.0
+    )
     drawn = sample_views(config, 0, 0, torch.arange(5000), 0)
     for values, low, high in (
         (drawn.zoom, 0.75, 1.25),
         (drawn.shift, -0.1, 0.1),
         (drawn.power, 0.5, 2.0),
         (drawn.sigma, 0.0, 0.2),
+        (drawn.brightness, -0.3, 0.3),
+        (drawn.contrast, 1 / 1.5, 1.5),
+        (drawn.saturation, 0.6, 1.4),
+        (drawn.hue, -30, 30),
+        (drawn.blur, 0.0, 2.0),
     ):
         assert low <= values.min() < low + 0.02 * (high - low)
         assert high - 0.02 * (high - low) < values.max() <= high
@@ -336,6 +351,8 @@ def test_identity_config_draws_nothing():
         {"interpolation": "spline"},
         {"mode": "old"},
         {"mode": "released", "gamma": 0.1},
+        {"mode": "released", "hue": 5},
+        {"saturation": 1.5},
     ],
 )
 def test_config_refuses_nonsense(wrong):
@@ -365,6 +382,107 @@ def test_gamma_and_noise_do_what_they_say():
     assert abs((z.abs() < 1).float().mean() - 0.683) < 0.03
     assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 0.06
     assert not torch.allclose(noise, noisy[1] - plain[1])
+
+
+# -- colours and blur --------------------------------------------------------------------------------------------------
+
+LUMA = torch.tensor([0.299, 0.587, 0.114])
+
+
+def colour_batch(count=4, side=24):
+    image = torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(0))
+    return Ragged.from_batch(image), Ragged.from_batch(torch.zeros(count, 1, side, side).byte()), image
+
+
+def changed(images, labels, seed=0, **options):
+    config = ViewConfig(turn=0, rotate=0, **options)
+    size = tuple(images.shapes[0].tolist())
+    sample = torch.arange(len(images))
+    made = make_views(images, labels, config=config, seed=seed, epoch=0, sample=sample, size=size)
+    return made["images"][0], sample_views(config, seed, 0, sample, 0)
+
+
+def luma(image):
+    return torch.einsum("c,bchw->bhw", LUMA, image)
+
+
+def test_photometric_options_that_are_off_draw_the_same_views_as_before():
+    sample = torch.arange(50)
+    before = sample_views(ViewConfig(scale=0.2, gamma=0.4, noise=0.1), 3, 1, sample, 1)
+    after = sample_views(ViewConfig(scale=0.2, gamma=0.4, noise=0.1, hue=40, blur=1.0, contrast=0.5), 3, 1, sample, 1)
+    for name in ("turns", "flip", "angle", "zoom", "shift", "power", "sigma", "key"):
+        assert torch.equal(getattr(before, name), getattr(after, name))
+    assert (before.hue == 0).all()
+    assert (before.saturation == 1).all()
+
+
+def test_hue_turns_colours_and_neither_grey_nor_brightness():
+    images, labels, image = colour_batch()
+    turned, drawn = changed(images, labels, hue=180)
+    assert drawn.hue.unique().numel() == 4
+    torch.testing.assert_close(luma(turned), luma(image), atol=1e-5, rtol=0)
+    assert (turned - image).abs().amax((1, 2, 3)).median() > 0.3
+    grey = image.mean(1, keepdim=True).expand_as(image)
+    unchanged, _ = changed(Ragged.from_batch(grey), labels, hue=180, saturation=1.0)
+    torch.testing.assert_close(unchanged, grey, atol=1e-5, rtol=0)
+
+
+def test_three_turns_of_the_hue_by_a_third_are_none_and_half_a_turn_gives_the_complement():
+    from adawac.data.views import _colour_maps
+
+    drawn = draws(count=2)._replace(hue=torch.tensor([120, 180]))
+    third, half = _colour_maps(drawn)
+    torch.testing.assert_close(third @ third @ third, torch.eye(3), atol=1e-5, rtol=0)
+    red = torch.tensor([1.0, 0, 0])
+    torch.testing.assert_close(half @ red, 2 * LUMA[0] - red, atol=1e-5, rtol=0)
+
+
+def test_no_saturation_leaves_the_grey_picture():
+    from adawac.data.views import _colour_maps
+
+    (grey,) = _colour_maps(draws()._replace(saturation=torch.zeros(1)))
+    torch.testing.assert_close(grey, LUMA.repeat(3, 1), atol=1e-5, rtol=0)
+    images, labels, image = colour_batch()
+    faded, drawn = changed(images, labels, saturation=1.0)
+    expected = luma(image)[:, None] + drawn.saturation.view(-1, 1, 1, 1) * (image - luma(image)[:, None])
+    torch.testing.assert_close(faded, expected, atol=1e-5, rtol=0)
+
+
+def test_brightness_and_contrast_are_affine_in_each_image():
+    images, labels, image = colour_batch()
+    lighter, drawn = changed(images, labels, brightness=0.4)
+    torch.testing.assert_close(lighter - image, drawn.brightness.view(-1, 1, 1, 1).expand_as(image))
+    stretched, drawn = changed(images, labels, contrast=1.0)
+    low, high = image.amin((1, 2, 3)), image.amax((1, 2, 3))
+    torch.testing.assert_close(stretched.amax((1, 2, 3)) - stretched.amin((1, 2, 3)), (high - low) * drawn.contrast)
+    torch.testing.assert_close(stretched.amax((1, 2, 3)) + stretched.amin((1, 2, 3)), high + low)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_blur_is_scipys_gaussian(channels):
+    image = torch.rand(3, channels, 40, 33, generator=torch.Generator().manual_seed(1))
+    labels = Ragged.from_batch(torch.zeros(3, 1, 40, 33).byte())
+    blurred, drawn = changed(Ragged.from_batch(image), labels, blur=2.5)
+    for number, sigma in enumerate(drawn.blur.tolist()):
+        expected = ndimage.gaussian_filter(image[number].numpy(), (0, sigma, sigma), mode="nearest", radius=(0, 8, 8))
+        np.testing.assert_allclose(blurred[number], expected, atol=1e-5)
+
+
+def test_a_view_in_colour_does_not_depend_on_the_others_of_its_batch():
+    images, labels, _ = colour_batch()
+    options = {"hue": 30, "saturation": 0.5, "brightness": 0.2, "contrast": 0.5, "blur": 1.5, "gamma": 0.3}
+    whole, _ = changed(images, labels, **options)
+    config, row = ViewConfig(turn=0, rotate=0, **options), torch.tensor([2])
+    alone = make_views(
+        images.select(row), labels.select(row), config=config, seed=0, epoch=0, sample=row, size=(24, 24)
+    )
+    assert torch.equal(whole[2], alone["images"][0][0])
+
+
+def test_colours_of_grey_images_are_refused():
+    images, labels = ragged([(8, 8)], channels=2)
+    with pytest.raises(ConfigError, match="3 channels, red, green and blue"):
+        changed(images, labels, hue=10)
 
 
 # -- the released code's transform -------------------------------------------------------------------------------------
@@ -517,10 +635,32 @@ def test_pair_dataset_takes_plain_images_and_says_what_is_wrong():
         assert PairDataset(plain)[row]["images"][0].shape == (1, 8, 9)
     with pytest.raises(ShapeError, match=r"item 0.*on the image's grid"):
         PairDataset([(np.zeros((1, 8, 9), np.float32), np.zeros((8, 8), np.uint8))])[0]
-    with pytest.raises(ShapeError, match="float"):
-        PairDataset([(np.zeros((1, 8, 9), np.float32), np.zeros((8, 9), np.float32))])[0]
     with pytest.raises(IndexError):
         PairDataset(plain)[2]
+
+
+def test_views_of_an_unlabelled_sample_are_unlabelled_also_beyond_the_border():
+    image, label = np.ones((24, 24), np.float32), np.full((24, 24), 255, np.uint8)
+    partly = label.copy()
+    partly[:12] = 1
+    shift = ViewConfig(shift=0.4)
+    views = PairDataset([(image, label), (image, partly)], config=shift, ignore_index=255)
+    plain = PairDataset([(image, label)], config=shift)
+    seen = [plain[0]["labels"][k].unique().tolist() for k in range(2)]
+    assert [0, 255] in seen  # the shift shows what lies beyond
+    assert all((labels == 255).all() for labels in views[0]["labels"])
+    assert any((labels != 255).any() for labels in views[1]["labels"])
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 9), (2, 8, 9), (8, 9), (8, 9, 3), (1, 6, 8, 9)])
+def test_a_sample_whose_label_map_is_none_is_unlabelled(shape):
+    labelled, unlabelled = (
+        PairDataset([(np.ones(shape, np.float32), label)], ignore_index=255)[0]
+        for label in (np.zeros((6, 8, 9) if len(shape) == 4 else (8, 9), np.uint8), None)
+    )
+    assert [part.shape for part in unlabelled["labels"]] == [part.shape for part in labelled["labels"]]
+    assert all((part == 255).all() for part in unlabelled["labels"])
+    assert torch.equal(unlabelled["images"][1], labelled["images"][1])
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64, np.int8, bool])
@@ -552,7 +692,7 @@ def test_a_size_that_does_not_fit_is_named(size):
             r"item 0 is not that \(the keys img, seg: 'image'",
         ),
         ((np.zeros((1, 8, 9)),), "item 0 is not that .tuple"),
-        ((np.zeros((1, 8, 9)), None), "item 0 is not that .tuple"),
+        ((np.zeros((1, 8, 9)), None), "item 0 is not that .tuple.*may be None with PairDataset"),
         (("a.png", "b.png"), "item 0 is not that .tuple"),
         (3, "item 0 is not that .int"),
     ],
@@ -562,14 +702,141 @@ def test_items_without_image_and_label_are_explained(item, message):
         PairDataset([item])[0]
 
 
+IMAGE = np.arange(72, dtype=np.uint8).reshape(8, 9)
+MASK = (IMAGE % 3).astype(np.uint8)
+COLOURS = np.stack([IMAGE, 255 - IMAGE, 2 * IMAGE], -1)
+
+
+@pytest.mark.parametrize(
+    ("item", "image"),
+    [
+        ({"image": IMAGE, "mask": MASK}, IMAGE[None]),
+        ({"image": COLOURS, "mask": MASK}, COLOURS.transpose(2, 0, 1)),
+        ({"image": COLOURS, "mask": MASK[..., None]}, COLOURS.transpose(2, 0, 1)),
+        ((COLOURS.transpose(2, 0, 1), MASK[..., None]), COLOURS.transpose(2, 0, 1)),
+        ((COLOURS, MASK[None]), COLOURS.transpose(2, 0, 1)),
+        ((IMAGE[..., None], MASK[..., None]), IMAGE[None]),
+        ((IMAGE[..., None], MASK), IMAGE[None]),
+        ((IMAGE, MASK.astype(np.float32)), IMAGE[None]),
+        ((IMAGE.astype(np.uint16), MASK.astype(np.float64)[None]), IMAGE[None]),
+        ((Image.fromarray(IMAGE), Image.fromarray(MASK)), IMAGE[None]),
+        ((Image.fromarray(COLOURS), Image.fromarray(MASK)), COLOURS.transpose(2, 0, 1)),
+        ((Image.fromarray(IMAGE.astype(np.uint16)), Image.fromarray(MASK)), IMAGE[None]),
+        ({"image": Image.fromarray(COLOURS), "mask": torch.from_numpy(MASK)}, COLOURS.transpose(2, 0, 1)),
+    ],
+)
+def test_pair_dataset_takes_items_as_other_libraries_have_them(item, image):
+    expected = PairDataset([(image.astype(np.float32), MASK.astype(np.int64))], seed=2)[0]
+    pair = PairDataset([item], seed=2)[0]
+    for name in ("images", "labels", "views"):
+        for left, right in zip(expected[name], pair[name], strict=True):
+            assert torch.equal(left, right)
+            assert left.dtype == right.dtype
+
+
+def test_a_palettes_colours_are_the_image_and_its_numbers_the_label():
+    colours, classes = (Image.fromarray(array) for array in (COLOURS, MASK))
+    palette, numbered = colours.quantize(256), classes.convert("P")
+    numbered.putpalette([200, 0, 0, 0, 200, 0, 0, 0, 200])
+    expected = PairDataset([(palette.convert("RGB"), classes)], seed=2)[0]
+    pair = PairDataset([(palette, numbered)], seed=2)[0]
+    assert torch.equal(pair["images"][1], expected["images"][1])
+    assert torch.equal(pair["labels"][1], expected["labels"][1])
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ((IMAGE, MASK / 255), r"values between classes.*item 0.*\(mask > 0\.5\).*ToTensor"),
+        ((IMAGE, np.full((8, 9), np.nan)), r"values between classes"),
+        ((COLOURS, COLOURS), r"class indices.*item 0.*colours"),
+        ((Image.fromarray(IMAGE), Image.fromarray(COLOURS)), r"\(8, 9, 3\)"),
+        ({"image": IMAGE, "mask": MASK, "label": MASK}, r"'label' and 'mask'.*leave one out"),
+    ],
+)
+def test_what_has_two_meanings_is_refused(item, message):
+    with pytest.raises((ShapeError, DataError), match=message):
+        PairDataset([item])[0]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_views_of_different_sizes_in_a_batch_are_explained(workers):
+    items = [(np.zeros((8, side), np.float32), np.zeros((8, side), np.uint8)) for side in (8, 8, 12)]
+    loader = partial(DataLoader, batch_size=3, num_workers=workers)
+    with pytest.raises(ShapeError, match=r"samples of one size.*\(8, 12\).*PairDataset\(…, size=224\)"):
+        next(iter(loader(PairDataset(items))))
+    with pytest.raises(ShapeError, match=r"samples of one size"):
+        next(iter(loader(torch.utils.data.Subset(PairDataset(items), [2, 1]))))
+    assert next(iter(loader(PairDataset(items, size=8))))["images"][0].shape == (3, 1, 8, 8)
+    assert len(list(loader(PairDataset(items), batch_size=1))) == 3
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from Scans()
+
+
+@pytest.mark.parametrize("dataset", [Stream(), iter([(IMAGE, MASK)]), DataLoader(Scans()), None])
+def test_pair_dataset_needs_numbered_samples(dataset):
+    with pytest.raises(DataError, match=rf"map-style data set.*but got an? .*{type(dataset).__name__}.*list\("):
+        PairDataset(dataset)
+
+
+SHIFT = ViewConfig(turn=0, rotate=0, shift=0.4)
+
+
+@pytest.mark.parametrize("outside", [-1000, (-1.5, 2.0)])
+def test_what_lies_outside_a_view_has_the_value_that_was_chosen(outside):
+    item = np.ones((2, 24, 24), np.float32), np.ones((24, 24), np.uint8)
+    plain = PairDataset([item], config=SHIFT)[0]
+    pair = PairDataset([item], config=SHIFT, outside=outside)[0]
+    ignored = PairDataset([item], config=SHIFT, ignore_index=-1, ignore_outside=True)[0]
+    for view in (0, 1):
+        beyond = plain["images"][view] == 0
+        assert 0 < beyond.sum() < beyond.numel()
+        values = torch.as_tensor(outside, dtype=torch.float32).view(-1, 1, 1).expand_as(beyond)
+        assert torch.equal(pair["images"][view], values.where(beyond, 1))
+        assert torch.equal(pair["labels"][view], plain["labels"][view])
+        assert torch.equal(ignored["images"][view], plain["images"][view])
+        assert torch.equal(ignored["labels"][view], torch.where(beyond[0], -1, 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"outside": "black"}, "number, or one for each channel.*'black'"),
+        ({"outside": float("nan")}, "number, or one for each channel"),
+        ({"outside": True}, "number, or one for each channel"),
+        ({"ignore_outside": True}, "ignore_index"),
+        ({"outside": 1.0, "config": ViewConfig(mode="released")}, "mode 'affine'"),
+        ({"ignore_outside": True, "ignore_index": 255, "config": ViewConfig(mode="released")}, "mode 'affine'"),
+    ],
+)
+def test_options_of_what_lies_outside_that_cannot_be_are_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        PairDataset(Scans(), **options)
+
+
+def test_one_value_outside_for_each_channel():
+    with pytest.raises(ShapeError, match=r"3 values.*1 channel.*item 2"):
+        PairDataset(Scans(), outside=(0.0, 0.0, 0.0))[2]
+
+
 # -- on a GPU ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_views_on_a_gpu_are_those_of_the_cpu_and_can_be_captured():
-    images, labels = ragged(SIZES)
-    sample, config = torch.arange(len(SIZES)), ViewConfig()
+@pytest.mark.parametrize(
+    ("config", "channels"),
+    [
+        (ViewConfig(), 1),
+        (ViewConfig(brightness=0.2, contrast=0.5, saturation=0.5, hue=40, blur=1.5, gamma=0.3, noise=0.1), 3),
+    ],
+)
+def test_views_on_a_gpu_are_those_of_the_cpu_and_can_be_captured(config, channels):
+    images, labels = ragged(SIZES, channels=channels)
+    sample = torch.arange(len(SIZES))
 
     def views(device, epoch):
         return make_views(

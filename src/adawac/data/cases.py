@@ -4,8 +4,9 @@ import csv
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,12 @@ log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Unit = Literal["slice", "volume", "patch"]
+
+#: The class index of a pixel that nobody has annotated: it counts nowhere. A sample of no others is unlabelled.
+IGNORED = 255
+
+# Cells of a table that are read or written at once: as Python's objects, they take ten times the memory.
+_CELLS_AT_ONCE = 1 << 17
 
 # Characters that separate paths somewhere, or that some file system refuses.
 _BAD_CHARACTERS = re.compile(r'[/\\:*?"<>|\x00-\x1f]')
@@ -50,10 +57,6 @@ class CaseRef:
         """Every file of the case, images first."""
         return self.images + self.labels
 
-    def name_file(self) -> str:
-        """Return the words that name this case in an error message."""
-        return _name_file(self.id, self.files)
-
     def with_voxels(
         self, image: Array, label: Array | None, affine: npt.NDArray[np.float64] | None, class_names: tuple[str, ...]
     ) -> "Case":
@@ -78,12 +81,9 @@ class Case:
     """One scan with its label map and geometry, in the voxel order of its file.
 
     Attributes:
-        dataset: Name of the data set.
-        patient: Who was scanned.
-        id: Name of the scan, unique in the data set.
-        group: Pathology or another stratum, if known.
+        dataset, patient, id, group: As in `CaseRef`.
         image: (C, *spatial) float32.
-        label: (*spatial) class indices, 0 = background; None where there is no label.
+        label: (*spatial) class indices, 0 = background, `IGNORED` where nobody has annotated; None without a label.
         spacing: Voxel size along each spatial axis, in mm; ones where the format has lost it.
         affine: (4, 4) float64, voxel index → world in mm (RAS+, as in NIfTI); None where the format has lost it.
         class_names: Name of each class; index 0 is the background.
@@ -111,20 +111,17 @@ class Case:
         """K, the background included."""
         return len(self.class_names)
 
-    def name_file(self) -> str:
-        """Return the words that name this case in an error message."""
-        return _name_file(self.id, self.files)
 
-
-def _name_file(case: str, files: tuple[Path, ...]) -> str:
-    return f"{files[0]} (case {case})" if files else f"case {case}"
+def name_file(case: CaseRef | Case) -> str:
+    """Return the words that name a case in an error message."""
+    return f"{case.files[0]} (case {case.id})" if case.files else f"case {case.id}"
 
 
 def check_case(case: Case) -> None:
     """Raise a `DataError` that names the file and the fix if `case` cannot be trained or tested on."""
     if fault := _find_fault(case):
         expected, got, advice = fault
-        raise DataError(f"Expected {expected}, but got {got} in {case.name_file()}. {advice}")
+        raise DataError(f"Expected {expected}, but got {got} in {name_file(case)}. {advice}")
 
 
 def _find_fault(case: Case) -> tuple[str, str, str] | None:
@@ -147,6 +144,8 @@ def _find_fault(case: Case) -> tuple[str, str, str] | None:
     if label.dtype.kind not in "iu":
         return "integer class indices", f"labels of type {label.dtype}", "Save the label map with an integer type."
     low, high = int(label.min()), int(label.max())
+    if high == IGNORED >= case.num_classes:
+        high = int(label.max(initial=0, where=label != IGNORED))
     if low < 0 or high >= case.num_classes:
         advice = "Name every label value in `classes`, those to be dropped under background."
         return f"class indices 0 to {case.num_classes - 1}", f"{low} to {high}", advice
@@ -170,9 +169,51 @@ def sample_id(dataset: str, patient: str, case: str, axis: str, number: int) -> 
 
 
 def class_pixels(label: Array, num_classes: int) -> npt.NDArray[np.int64]:
-    """Return (S, K): how many pixels of each class stand in each of the S leading entries of `label`."""
+    """Return (S, K): how many pixels of each class stand in each of the S leading entries of `label`.
+
+    Ignored pixels are of no class.
+    """
     # Slice by slice: counting casts to 64 bits, which for a whole CT would take gigabytes.
-    return np.stack([np.bincount(entry.ravel(), minlength=num_classes) for entry in label]).astype(np.int64)
+    counts = [np.bincount(entry.ravel(), minlength=num_classes)[:num_classes] for entry in label]
+    return np.stack(counts).astype(np.int64)
+
+
+def class_shares(pixels: Array, size: int | Array) -> npt.NDArray[np.float64]:
+    """Return (S, K): the share of each class in samples of `size` pixels, (S, 1); NaN where every pixel is ignored.
+
+    An unlabelled sample has no class, not even background, and so is never taken for an empty one.
+    """
+    return np.where(pixels.sum(axis=1, keepdims=True) > 0, pixels / size, np.nan)
+
+
+def with_ignored(label: Array, ignored: Array) -> Array:
+    """Return a label map with `IGNORED` where `ignored` is true, in an integer type that can hold it."""
+    return np.where(ignored, np.array(IGNORED, dtype=np.uint8), label).astype(np.promote_types(label.dtype, np.uint8))
+
+
+def hide_slices(label: Array, slices: Sequence[int], axis: int, where: str) -> Array:
+    """Return a label map that is ignored in all slices along `axis` but these."""
+    count = label.shape[axis]
+    check_slices(slices, count, axis, where)
+    hidden = np.ones(count, dtype=bool)
+    hidden[list(slices)] = False
+    return with_ignored(label, np.expand_dims(hidden, [other for other in range(label.ndim) if other != axis]))
+
+
+def check_slices(slices: Sequence[int], count: int, axis: int, where: str) -> None:
+    """Raise a `DataError` unless a file has all of these slices."""
+    if beyond := [number for number in slices if number >= count]:
+        raise DataError(
+            f"Expected annotated slices from 0 to {count - 1}, but got {beyond[0]} for {where}. They are counted from "
+            f"0 along voxel axis {axis} of the file."
+        )
+
+
+def leave_out_ignored(pred: Array, truth: Array, num_classes: int) -> tuple[Array, Array]:
+    """Return a prediction and its truth with background in both where nobody has annotated: that counts nowhere."""
+    if num_classes > IGNORED or not (ignored := truth == IGNORED).any():
+        return pred, truth
+    return np.where(ignored, 0, pred).astype(pred.dtype), np.where(ignored, 0, truth).astype(truth.dtype)
 
 
 def is_label_sparse(foreground: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.bool_]:
@@ -208,9 +249,10 @@ class SampleTable:
         unit: `slice`, `volume` or `patch`.
         split: `train`, `val`, `test` or `""`.
         group: Pathology or another stratum; `""` where unknown.
-        position: Where the sample lies in its case's memory map, along the first axis.
+        position: Where the sample lies in its case's array, along the first axis.
         shape: (n, d) native shape of each sample, without channels.
-        fraction: (n, K) share of each class, background first; NaN where there is no label.
+        fraction: (n, K) share of each class, background first; NaN where there is no label. What is missing to 1 is
+            ignored.
         class_names: Name of each class.
     """
 
@@ -252,9 +294,44 @@ class SampleTable:
         return np.asarray(self.fraction[:, 1:].sum(axis=1), dtype=np.float64)
 
     @property
+    def occurring(self) -> npt.NDArray[np.bool_]:
+        """(K,) True for the classes that some sample has."""
+        return np.asarray((self.fraction > 0).any(axis=0))
+
+    @property
+    def label_dense(self) -> npt.NDArray[np.bool_]:
+        """(n,) True where a sample has foreground."""
+        return is_label_dense(self.foreground)
+
+    @property
+    def unlabelled(self) -> npt.NDArray[np.bool_]:
+        """(n,) True where a sample has no label: no label map, or one whose pixels are all ignored."""
+        return np.asarray(np.isnan(self.fraction).any(axis=1))
+
+    @property
+    def partly_ignored(self) -> npt.NDArray[np.bool_]:
+        """(n,) True where some pixels of a sample are ignored, but not all."""
+        missing = 1 - self.fraction.sum(axis=1)
+        return np.asarray(missing > np.maximum(0.5 / self.shape.prod(axis=1), 1e-6))  # half a pixel, beyond rounding
+
+    @property
+    def state(self) -> Array:
+        """(n,) The state of each sample's label: `labelled` (it may be empty), `unlabelled` or `partly ignored`."""
+        return np.select([self.unlabelled, self.partly_ignored], ["unlabelled", "partly ignored"], "labelled")
+
+    @property
+    def first_rows(self) -> dict[str, int]:
+        """The first row of each case, in the table's order."""
+        begins = np.flatnonzero(np.append(True, self.case[1:] != self.case[:-1])[: len(self)]).tolist()
+        first: dict[str, int] = {}
+        for case, row in zip(self.case[begins].tolist(), begins, strict=True):
+            first.setdefault(case, row)
+        return first
+
+    @property
     def cases(self) -> tuple[str, ...]:
         """The cases, each once, in the table's order."""
-        return tuple(dict.fromkeys(self.case.tolist()))
+        return tuple(self.first_rows)
 
     def take(self, rows: npt.ArrayLike) -> "SampleTable":
         """Return the rows chosen by indices or by a boolean mask; their ids stay what they are."""
@@ -275,42 +352,67 @@ class SampleTable:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)  # its line ends are \r\n, so that a name with either of these is quoted
             writer.writerow(header)
-            columns = [getattr(self, name).tolist() for name in plain]
-            shapes = ["x".join(str(side) for side in shape) for shape in self.shape.tolist()]
-            for row in zip(*columns, shapes, self.fraction.tolist(), strict=True):
-                writer.writerow([*row[:-1], *("" if np.isnan(share) else repr(share) for share in row[-1])])
+            rows = _rows_at_once(header)
+            for start in range(0, len(self), rows):
+                part = self.take(np.arange(start, min(start + rows, len(self))))
+                columns = [getattr(part, name).tolist() for name in plain]
+                shapes = ["x".join(str(side) for side in shape) for shape in part.shape.tolist()]
+                for row in zip(*columns, shapes, part.fraction.tolist(), strict=True):
+                    writer.writerow([*row[:-1], *("" if np.isnan(share) else repr(share) for share in row[-1])])
 
     @classmethod
     def read_csv(cls, path: Path) -> "SampleTable":
         """Read what `write_csv` wrote."""
+        names = [name for name in cls.columns() if name != "fraction"]
+        parts: list[dict[str, Array]] = []
         with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.reader(file)
             try:
-                header, *rows = csv.reader(file)
+                if not (header := next(reader, [])):
+                    raise ValueError("it is empty")
+                if header[: len(names)] != names:
+                    raise DataError(
+                        f"Expected the table of a store in {path}, but got the columns {header}. "
+                        "Prepare the data again."
+                    )
+                while rows := list(islice(reader, _rows_at_once(header))):
+                    parts.append(_parsed(names, rows))
             except csv.Error as error:  # which is an error of no other kind
                 raise ValueError(str(error)) from error
-        names = [name for name in cls.columns() if name != "fraction"]
-        if header[: len(names)] != names:
-            raise DataError(
-                f"Expected the table of a store in {path}, but got the columns {header}. Prepare the data again."
-            )
-        columns: dict[str, Array] = {}
-        for number, name in enumerate(names):
-            column = [row[number] for row in rows]
-            if name == "shape":
-                columns[name] = np.array([shape.split("x") for shape in column], dtype=np.int64)
-            else:
-                columns[name] = np.array(column, dtype=np.int64 if name in ("slice", "position") else str)
-        columns["fraction"] = np.array([[float(share or "nan") for share in row[len(names) :]] for row in rows])
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in (*names, "fraction")}
         return cls(**columns, class_names=tuple(name.removeprefix("fraction:") for name in header[len(names) :]))
 
 
-def _check_unique(ids: Iterable[str]) -> None:
-    twice = [name for name, count in Counter(np.asarray(ids).tolist()).items() if count > 1]
-    if twice:
+def _rows_at_once(header: Sequence[str]) -> int:
+    return -(-_CELLS_AT_ONCE // len(header))
+
+
+def _parsed(names: Sequence[str], rows: list[list[str]]) -> dict[str, Array]:
+    """Return rows of a table's CSV as columns."""
+    columns: dict[str, Array] = {}
+    for number, name in enumerate(names):
+        column: list[Any] = [row[number] for row in rows]
+        column = [shape.split("x") for shape in column] if name == "shape" else column
+        columns[name] = np.array(column, dtype=np.int64 if name in ("slice", "position", "shape") else str)
+    columns["fraction"] = np.array([[float(share or "nan") for share in row[len(names) :]] for row in rows])
+    return columns
+
+
+def _check_unique(ids: Sequence[str] | Array) -> None:
+    if len(set(np.asarray(ids).tolist())) == len(ids):
+        return
+    if twice := [name for name, count in Counter(np.asarray(ids).tolist()).items() if count > 1]:
         raise DataError(
             f"Expected ids that differ, but {twice[0]!r} and {len(twice) - 1} others occur twice. "
             "Rename one of the scans, or remove the copy."
         )
+
+
+def rows_by_value(column: Array) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the rows of each value of a column, rising; `column == value` for each would be quadratic."""
+    order = np.argsort(column, kind="stable")
+    ends = np.flatnonzero(column[order[1:]] != column[order[:-1]]) + 1
+    return {str(column[rows[0]]): rows for rows in np.split(order, ends) if len(rows)}
 
 
 def match_rows(old_ids: Sequence[str] | Array, new_ids: Sequence[str] | Array) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adawac.data.cases import is_label_dense
-from adawac.data.diagnosis_report import CaseReport, Diagnosis
+from adawac.data.diagnosis_report import CaseReport, Diagnosis, known_shares
 from adawac.errors import ConfigError
 from adawac.files import beside, explained
 
@@ -59,8 +59,7 @@ def _draw_cases(axes: Any, cases: list[CaseReport]) -> None:
     axes.set(title="Label-dense share ξ of each case", xlabel="cases, sorted", ylabel="ξ", ylim=(0, 1.02))
     start = 0
     for split, colour in _SPLIT_COLOURS.items():
-        xi = sorted(case.xi or 0.0 for case in cases if case.split == split)
-        if xi:
+        if xi := sorted(case.xi or 0.0 for case in cases if case.split == split):
             axes.bar(range(start, start + len(xi)), xi, width=1.0, color=colour, label=split or "no split")
             start += len(xi)
     axes.grid(axis="x", visible=False)
@@ -74,12 +73,19 @@ def _draw_profile(axes: Any, cases: tuple[CaseReport, ...]) -> None:
     if not cases:
         return
     positions = np.linspace(0, 1, 50)
-    profiles = np.array([np.interp(positions, np.linspace(0, 1, case.slices), case.foreground) for case in cases]) * 100
+    profiles = np.array([_profile(case, positions) for case in cases]) * 100
     low, middle, high = np.percentile(profiles, (10, 50, 90), axis=0)
     axes.fill_between(positions, low, high, color=_BLUE, alpha=0.2, linewidth=0, label="10-90 % of the cases")
     axes.plot(positions, middle, color=_BLUE, label="median case")
     axes.set_ylim(bottom=0)
     axes.legend()
+
+
+def _profile(case: CaseReport, positions: Any) -> Any:
+    """Return a case's share of foreground at the positions, between its labelled slices."""
+    shares = np.array(case.foreground, dtype=np.float64)
+    known = ~np.isnan(shares)
+    return np.interp(positions, np.linspace(0, 1, case.slices)[known], shares[known])
 
 
 def _draw_classes(axes: Any, diagnosis: Diagnosis) -> None:
@@ -97,7 +103,7 @@ def _draw_classes(axes: Any, diagnosis: Diagnosis) -> None:
 
 def _draw_density(axes: Any, cases: tuple[CaseReport, ...]) -> None:
     axes.set(title="How much foreground a training slice has", xlabel="foreground, % of the slice", ylabel="slices")
-    foreground = 100 * np.concatenate([case.foreground for case in cases]) if cases else np.zeros(0)
+    foreground = 100 * np.concatenate([known_shares(case) for case in cases]) if cases else np.zeros(0)
     dense = foreground[is_label_dense(foreground)]
     if not len(dense):
         return

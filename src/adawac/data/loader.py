@@ -2,36 +2,38 @@
 
 Either way a batch is the same, because order and views are functions of (seed, epoch) and of the samples' ids.
 *Resident*: all native slices lie in the device's memory, and a batch is one gather that the host does not wait for.
-*Streamed*: worker processes read the memory map ahead of time into pinned memory; views are made on the device that the
+*Streamed*: worker processes read the store ahead of time into pinned memory; views are made on the device that the
 batch goes to (by the workers, if that is the CPU).
 """
 
-import copy
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from adawac.config import ViewConfig
+from adawac.data.cases import IGNORED
 from adawac.data.resample import Ragged
 from adawac.data.store import Samples
-from adawac.data.views import ViewBatch, Word, make_views, random_order, sample_keys
-from adawac.errors import ConfigError, DataError
+from adawac.data.views import ViewBatch, Word, check_channels, make_views, random_order, sample_keys
+from adawac.errors import AdawacError, ConfigError, DataError
 
-# A reader lets go of the memory maps after this many bytes; else every page that it ever touched counts as its memory.
-_MAPPED_BYTES = 16 << 20
 # Samples that are copied to a device at once.
 _CHUNK = 64
+# Bytes that are taken to be free where the system does not say.
+_UNKNOWN_MEMORY = 4 << 30
 
 
 class Batch(ViewBatch):
@@ -76,11 +78,29 @@ def rank_limits(start: int, stop: int, rank: int, world: int) -> tuple[int, int]
     return start + size * rank // world, start + size * (rank + 1) // world
 
 
-class _Steps(Sampler[tuple[int, list[int]]]):
-    """The steps of one rank in one epoch, (epoch, rows) each: workers get the epoch with the rows and need no state."""
+def unlabelled_in_batch(batch_size: int, share: float) -> int:
+    """Return how many samples of a batch are unlabelled ones: one at least where there is a share, and never all."""
+    return min(max(round(share * batch_size), 1), batch_size - 1) if share else 0
 
-    def __init__(self, keys: Tensor, seed: int, limits: list[int], rank: int, world: int):
-        self.keys, self.seed, self.limits, self.rank, self.world = keys, seed, limits, rank, world
+
+class _Steps(Sampler[tuple[int, list[int]]]):
+    """The steps of one rank in one epoch, (epoch, rows) each: workers get the epoch with the rows and need no state.
+
+    An epoch has each labelled sample once. With a `share` of unlabelled ones, every batch has its part of them, evenly
+    spread: they come round in an order of their own, which goes on from epoch to epoch.
+    """
+
+    def __init__(
+        self, keys: Tensor, unlabelled: Tensor, share: float, batch_size: int, seed: int, rank: int, world: int
+    ):
+        self.keys, self.seed, self.rank, self.world = keys, seed, rank, world
+        self.labelled, self.unlabelled = (~unlabelled).nonzero().flatten(), unlabelled.nonzero().flatten()
+        extra = unlabelled_in_batch(batch_size, share)
+        fixed = batch_size - extra
+        limits = batch_limits(len(self.labelled), fixed, world if not extra else min(world, fixed))
+        slots = [_spread(high - low, round(extra * (high - low) / fixed)) for low, high in pairwise(limits)]
+        self.slots = torch.tensor([slot for step in slots for slot in step])  # true: of an unlabelled sample
+        self.limits = [0, *accumulate(len(step) for step in slots)]
         self.epoch = self.start = 0
 
     def __len__(self) -> int:
@@ -92,13 +112,29 @@ class _Steps(Sampler[tuple[int, list[int]]]):
 
     def order(self, epoch: int) -> Int[Tensor, " n"]:
         """Return the rows in the order of an epoch."""
-        return random_order(self.seed, epoch, self.keys)
+        order = self.labelled[random_order(self.seed, epoch, self.keys[self.labelled])]
+        count = int(self.slots.sum())
+        if not count:
+            return order
+        first, size = epoch * count, len(self.unlabelled)
+        rounds = range(first // size, (first + count - 1) // size + 1)
+        others = torch.cat([random_order(self.seed, number, self.keys[self.unlabelled]) for number in rounds])
+        rows = torch.empty(len(self.slots), dtype=torch.int64)
+        rows[~self.slots] = order
+        rows[self.slots] = self.unlabelled[others[first % size :][:count]]
+        return rows
 
     def split(self, order: Int[Tensor, " n"], start: int) -> Iterator[Int[Tensor, " B"]]:
         """Yield this rank's part of each step, from step `start` on."""
         for low, high in list(pairwise(self.limits))[start:]:
             first, last = rank_limits(low, high, self.rank, self.world)
             yield order[first:last]
+
+
+def _spread(labelled: int, unlabelled: int) -> list[bool]:
+    """Return the places in a batch, true for those of unlabelled samples, so that ranks get their part of both."""
+    size = labelled + unlabelled
+    return [(place + 1) * unlabelled // size > place * unlabelled // size for place in range(size)]
 
 
 # -- what a batch is made of ------------------------------------------------------------------------------------------
@@ -111,36 +147,28 @@ class ViewMaker:
     Attributes:
         keys: (n,) what names each sample to the hash.
         extent: (n, d) physical size of each sample.
-        config: The distribution of views.
-        seed: The run's seed.
-        size: Size of the network's input.
-        num_views: 2 for A₁ and A₂, 1 for A₁ alone.
+        make: `make_views` with all that is the same for every batch.
+        unlabelled: (n,) the samples of whose label maps every view is ignored as a whole, also beyond the image's
+            border; None if there are none.
     """
 
     keys: Int[Tensor, " n"]
     extent: Float[Tensor, "n d"]
-    config: ViewConfig
-    seed: int
-    size: tuple[int, ...]
-    num_views: int = 2
+    make: Callable[..., ViewBatch]
+    unlabelled: Bool[Tensor, " n"] | None = None
 
     def to(self, device: torch.device) -> "ViewMaker":
         """Return the same on `device`."""
-        return replace(self, keys=self.keys.to(device), extent=self.extent.to(device))
+        unlabelled = None if self.unlabelled is None else self.unlabelled.to(device)
+        return replace(self, keys=self.keys.to(device), extent=self.extent.to(device), unlabelled=unlabelled)
 
     def __call__(self, images: Ragged, labels: Ragged, index: Int[Tensor, " B"], epoch: Word) -> ViewBatch:
         """Return views of the samples in rows `index`, whose pixels are `images` and `labels`."""
-        return make_views(
-            images,
-            labels,
-            config=self.config,
-            seed=self.seed,
-            epoch=epoch,
-            sample=self.keys[index],
-            size=self.size,
-            extent=self.extent[index],
-            num_views=self.num_views,
-        )
+        views = self.make(images, labels, epoch=epoch, sample=self.keys[index], extent=self.extent[index])
+        if self.unlabelled is not None:
+            hidden = self.unlabelled[index].view(-1, *[1] * self.extent.shape[1])
+            views["labels"] = tuple(part.masked_fill(hidden, IGNORED) for part in views["labels"])
+        return views
 
 
 def _extents(samples: Samples) -> Float[Tensor, "n d"]:
@@ -153,17 +181,15 @@ def _extents(samples: Samples) -> Float[Tensor, "n d"]:
 
 
 def _read(samples: Samples, rows: Sequence[int]) -> tuple[Ragged, Ragged]:
-    """Copy some samples out of the memory map."""
-    pairs = [samples[row] for row in rows]
-    for row, (_, label) in zip(rows, pairs, strict=True):
+    """Copy some samples into buffers."""
+    images, labels = [], []
+    for image, label in (samples[row] for row in rows):
         if label is None:
-            raise DataError(
-                f"Expected labelled samples, but {samples.ids[row]} of {samples.store.path} has none. "
-                "Leave its case out of the training split."
-            )
-    # torch can index with few unsigned types: only the smallest is safe.
-    labels = [label if label.dtype == np.uint8 else label.astype(np.int32) for _, label in pairs]
-    return Ragged.from_arrays([image for image, _ in pairs]), Ragged.from_arrays([label[None] for label in labels])
+            label = np.full(image.shape[1:], IGNORED, dtype=np.uint8)
+        # torch can index with few unsigned types: only the smallest is safe.
+        labels.append((label if label.dtype == np.uint8 else label.astype(np.int32))[None])
+        images.append(image)
+    return Ragged.from_arrays(images), Ragged.from_arrays(labels)
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:
@@ -181,22 +207,16 @@ def _end_with_the_parent() -> None:
     os._exit(0)
 
 
-def _reopened(samples: Samples) -> Samples:
-    """Return the same samples with separate memory maps, which are not open yet."""
-    samples = copy.copy(samples)
-    samples.store = copy.copy(samples.store)
-    return samples
-
-
 def free_memory(device: torch.device) -> int:
     """Return the free bytes of a device's memory."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     table = Path("/proc/meminfo")
     lines = table.read_text().splitlines() if table.is_file() else []
-    available = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-    if available:
+    if available := [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]:
         return available[0]
+    if not hasattr(os, "sysconf"):  # Windows
+        return _UNKNOWN_MEMORY
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
 
 
@@ -218,7 +238,7 @@ class ResidentSamples:
         ends = shapes.prod(1).cumsum(0).tolist()
         for start in range(0, len(samples), _CHUNK):
             stop = min(start + _CHUNK, len(samples))
-            parts = _read(_reopened(samples), range(start, stop))
+            parts = _read(samples, range(start, stop))
             for whole, part in zip((self.images, self.labels), parts, strict=True):
                 end = ends[stop - 1] * whole.channels
                 whole.values[end - len(part.values) : end] = part.values.to(device)
@@ -229,20 +249,42 @@ class ResidentSamples:
         return self.make(self.images.select(index), self.labels.select(index), index, epoch)
 
 
-class _Reader(Dataset[tuple[Tensor, Any]]):
+class _Reader(Dataset[tuple[Tensor, Any] | AdawacError]):
     """Reads the samples of a step, and makes their views too where that is done on the host."""
 
     def __init__(self, samples: Samples, make: ViewMaker | None):
-        self.samples, self.make, self.mapped = _reopened(samples), make, 0
+        self.samples, self.make = samples, make
 
-    def __getitem__(self, step: tuple[int, list[int]]) -> tuple[Tensor, Any]:
+    def __getitem__(self, step: tuple[int, list[int]]) -> tuple[Tensor, Any] | AdawacError:
+        """Return a step's batch, or what is wrong with the store: torch would put a traceback before it."""
         epoch, rows = step
         index = torch.tensor(rows)
-        images, labels = _read(self.samples, rows)
-        self.mapped += images.values.nbytes + labels.values.nbytes
-        if self.mapped > _MAPPED_BYTES:
-            self.samples, self.mapped = _reopened(self.samples), 0
+        try:
+            images, labels = _read(self.samples, rows)
+        except AdawacError as error:
+            return error
         return index, (images, labels) if self.make is None else self.make(images, labels, index, epoch)
+
+
+def _check_states(samples: Samples, unlabelled_share: float) -> None:
+    """Check that unlabelled samples are there if they are asked for, and only then."""
+    unlabelled, where = samples.table.unlabelled, samples.store.path
+    if unlabelled.any() and not unlabelled_share:
+        raise DataError(
+            f"Expected labelled samples, but {samples.ids[int(unlabelled.argmax())]} of {where} has none. "
+            "Leave its case out of the training split, or give the share of unlabelled samples in a batch "
+            "(data.unlabelled_share)."
+        )
+    if unlabelled_share and (unlabelled.all() or not unlabelled.any()):
+        lacking = "labelled" if unlabelled.all() else "unlabelled"
+        raise DataError(
+            f"Expected labelled and unlabelled samples for data.unlabelled_share={unlabelled_share:g}, but {where} has "
+            f"no {lacking} ones to train on. Set it to 0, or prepare scans of both kinds (--unlabelled keep)."
+        )
+    if unlabelled_share and samples.store.num_classes > IGNORED:
+        raise DataError(
+            f"Expected at most {IGNORED} classes with unlabelled samples, but {where} has {samples.store.num_classes}."
+        )
 
 
 # -- the loader -------------------------------------------------------------------------------------------------------
@@ -264,6 +306,7 @@ class Loader:
         rank: This process among `world`.
         world: Processes that share each global batch.
         num_views: 2 for A₁ and A₂, 1 for A₁ alone.
+        unlabelled_share: Share of unlabelled samples in each batch; an epoch has every labelled one once.
 
     Attributes:
         resident: The samples in the device's memory, or None when streaming.
@@ -283,15 +326,18 @@ class Loader:
         rank: int = 0,
         world: int = 1,
         num_views: int = 2,
+        unlabelled_share: float = 0.0,
     ):
+        _check_states(samples, unlabelled_share)
         self.samples, self.device = samples, torch.device(device)
-        config = views or ViewConfig()
-        keys = sample_keys(samples.ids)
-        extent = _extents(samples)
-        self._make = ViewMaker(
-            keys=keys, extent=extent, config=config, seed=seed, size=tuple(size), num_views=num_views
-        )
-        self._steps = _Steps(keys, seed, batch_limits(len(samples), batch_size, world), rank, world)
+        config, keys = views or ViewConfig(), sample_keys(samples.ids)
+        check_channels(config, len(samples.store.channels))
+        make = partial(make_views, config=config, seed=seed, size=tuple(size), num_views=num_views)
+        unlabelled = torch.from_numpy(samples.table.unlabelled)
+        hidden = unlabelled if unlabelled_share else None
+        self._make = ViewMaker(keys=keys, extent=_extents(samples), make=make, unlabelled=hidden)
+        batch_limits(len(samples), batch_size, world)  # which checks them
+        self._steps = _Steps(keys, unlabelled, unlabelled_share, batch_size, seed, rank, world)
         # SciPy's numbers come from the CPU, whatever device they go to.
         on_host = self.device.type == "cpu" or config.mode == "released"
         room = budget * free_memory(self.device) if budget <= 1 else budget
@@ -302,7 +348,7 @@ class Loader:
             self._stream = self._open_stream(on_host, workers)
             self._make = self._make.to(self.device)
 
-    def _open_stream(self, on_host: bool, workers: int) -> DataLoader[tuple[Tensor, Any]]:
+    def _open_stream(self, on_host: bool, workers: int) -> DataLoader[tuple[Tensor, Any] | AdawacError]:
         return DataLoader(
             _Reader(self.samples, self._make if on_host else None),
             batch_size=None,
@@ -319,10 +365,17 @@ class Loader:
         """Return the steps of an epoch, the same on every rank."""
         return len(self._steps)
 
+    @property
+    def drawn(self) -> int:
+        """How many samples an epoch draws: the labelled ones, and those without label that go with them."""
+        return self._steps.limits[-1]
+
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch, from step `start` on for a run that is resumed there."""
         self._steps.epoch, self._steps.start = epoch, start
-        parts = self._streamed(epoch) if self.resident is None else self._from_memory(self.resident)
+        parts = self._streamed(epoch)
+        if resident := self.resident:
+            parts = ((index, resident(index, epoch)) for index in self.indices(epoch, start))
         for step, (index, views) in enumerate(parts, start):
             low, high = self._steps.limits[step : step + 2]
             yield Batch(**views, index=index, global_size=high - low)
@@ -337,20 +390,20 @@ class Loader:
         rows: list[int] = self._steps.order(epoch)[low:high].tolist()
         return rows
 
-    def _from_memory(self, resident: ResidentSamples) -> Iterator[tuple[Tensor, ViewBatch]]:
-        epoch = self._steps.epoch
-        for index in self.indices(epoch, self._steps.start):
-            yield index, resident(index, epoch)
+    def _read(self) -> Iterator[tuple[Tensor, Any] | AdawacError]:
+        try:
+            yield from self._stream
+        except (ConnectionError, EOFError) as error:  # a worker that died after it had announced a batch
+            raise RuntimeError(f"DataLoader worker is gone ({error})") from error
 
     def _streamed(self, epoch: int) -> Iterator[tuple[Tensor, ViewBatch]]:
-        for index, payload in self._stream:
+        for batch in self._read():
+            if isinstance(batch, AdawacError):
+                raise batch
+            index, payload = batch
             index = index.to(self.device, non_blocking=True)
             if isinstance(payload, dict):  # the views are made
-                moved = {
-                    name: tuple(view.to(self.device, non_blocking=True) for view in views)
-                    for name, views in payload.items()
-                }
-                yield index, ViewBatch(**moved)  # type: ignore[typeddict-item]
+                yield index, tree_map(lambda view: view.to(self.device, non_blocking=True), payload)
             else:
                 images, labels = (part.to(self.device) for part in payload)
                 yield index, self._make(images, labels, index, epoch)

@@ -13,15 +13,21 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from adawac.data.cases import Array, Case, Unit
-from adawac.errors import ConfigError, DataError, near
+from adawac.data.cases import Array, Case, Unit, name_file
+from adawac.data.tiles import Tiling
+from adawac.errors import ConfigError, DataError, check_known
 
-Normalisation = Literal["min-max", "z-score", "none"]
+Normalisation = Literal["min-max", "z-score", "range", "none"]
 Affine = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 
 # A cubic spline's prefilter forgets by 0.27 a slice: after 16 slices a billionth is left.
 _MARGIN = 16
+_SMALLEST_TILE = 16
+# The cosine of the largest angle between a voxel axis and the anatomical axis that it counts as: 37 degrees.
+_CLEAR = 0.8
+#: What an orientation is, for messages.
+ORIENTATIONS = 'three letters such as "RAS" or "LPS"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +40,13 @@ class Preprocessing:
         spacing: Resample to this voxel size in mm, one per axis (0 keeps an axis as it is); None keeps the native grid.
         window: Clip intensities to this range (HU for CT).
         clip_quantile: Clip each volume at the intensity below or at which this share of its voxels lies.
-        normalisation: `min-max` to [0, 1], `z-score`, or `none`; each volume and channel on its own, after clipping.
+        normalisation: `min-max` to [0, 1] or `z-score`, each volume and channel on its own, after clipping; `range`,
+            the window to [0, 1], the same for all; or `none`. Without a window `range` changes nothing: pictures
+            come as shares of the largest value that their type has.
         size: Keep copies resized to this height and width beside the native slices.
         unit: What one sample is: `slice` or `volume`.
+        tile: Cut each slice into tiles of this height and width, which are the samples; None keeps slices whole.
+        overlap: Pixels that neighbouring tiles share.
     """
 
     axis: int = 2
@@ -47,33 +57,43 @@ class Preprocessing:
     normalisation: Normalisation = "min-max"
     size: tuple[int, int] | None = None
     unit: Unit = "slice"
+    tile: int | None = None
+    overlap: int = 0
 
     def __post_init__(self) -> None:
         for name in ("spacing", "window", "size"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
+        spacing, window, size, share = self.spacing, self.window, self.size, self.clip_quantile
         checks = {
             "axis": (self.axis in (0, 1, 2), "0, 1 or 2"),
-            "orientation": (_is_orientation(self.orientation), 'three letters such as "RAS" or "LPS"'),
+            "orientation": (self.orientation is None or is_orientation(self.orientation), ORIENTATIONS),
             "spacing": (
-                self.spacing is None or (len(self.spacing) == 3 and all(0 <= size < np.inf for size in self.spacing)),
+                spacing is None or (len(spacing) == 3 and all(0 <= length < np.inf for length in spacing)),
                 "three sizes in mm",
             ),
-            "window": (
-                self.window is None or (len(self.window) == 2 and self.window[0] < self.window[1]),
-                "low < high",
-            ),
-            "clip_quantile": (self.clip_quantile is None or 0 < self.clip_quantile <= 1, "a share in (0, 1]"),
+            "window": (window is None or (len(window) == 2 and window[0] < window[1]), "low < high"),
+            "clip_quantile": (share is None or 0 < share <= 1, "a share in (0, 1]"),
             "normalisation": (self.normalisation in get_args(Normalisation), ", ".join(get_args(Normalisation))),
-            "size": (self.size is None or (len(self.size) == 2 and min(self.size) > 0), "height and width"),
+            "size": (size is None or (len(size) == 2 and min(size) > 0), "height and width"),
             "unit": (self.unit in ("slice", "volume"), "slice or volume"),
+            "tile": (
+                self.tile is None or (type(self.tile) is int and self.tile >= _SMALLEST_TILE),
+                f"{_SMALLEST_TILE} pixels or more",
+            ),
+            "overlap": (type(self.overlap) is int and 0 <= self.overlap < (self.tile or 1), "less than `tile`"),
         }
         for name, (fine, wanted) in checks.items():
             if not fine:
-                raise ConfigError(f"Expected {name} to be {wanted}, but got {getattr(self, name)!r}.")
+                raise ConfigError(f"Expected `{name}` to be {wanted}, but got {getattr(self, name)!r}.")
         if self.size and self.unit != "slice":
             raise ConfigError(
                 "Expected no size with unit volume, but got one: copies are resized slice by slice. Leave it out."
+            )
+        if self.tile and (self.axis, self.unit, self.spacing, self.orientation) != (0, "slice", None, None):
+            raise ConfigError(
+                "Expected axis 0, unit slice, and neither spacing nor orientation with tiles: they are cut from "
+                "pictures as these are. Leave `tile` or these out."
             )
 
     @classmethod
@@ -81,15 +101,17 @@ class Preprocessing:
         """Build from what `to_dict` gave; an unknown key is an error."""
         known = [field.name for field in fields(cls)]
         for name in data:
-            if name not in known:
-                raise ConfigError(
-                    f"Expected a preprocessing option, but got {name!r}. Near names: {near(name, known)}."
-                )
+            check_known(name, known, "a preprocessing option", ConfigError)
         return cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        """Return plain values for JSON, without those about tiles where there are none, as in older stores."""
+        left_out = () if self.tile else ("tile", "overlap")
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if name not in left_out
+        }
 
     def override(self, **options: Any) -> "Preprocessing":
         """Return a copy with those of the options that are not None; a new window or quantile replaces the other."""
@@ -104,8 +126,15 @@ class Preprocessing:
         """The `axis` part of a sample id: differs wherever the same slice number would mean another slice."""
         if self.unit == "volume":
             return "volume"
+        if self.tile:
+            return f"tile{self.tile}-{self.overlap}"
         spacing = self.spacing[self.axis] if self.spacing else 0.0
         return f"{self.orientation or ''}{self.axis}" + (f"@{spacing:g}mm" if spacing else "")
+
+    @property
+    def keeps_levels(self) -> bool:
+        """Whether pictures keep the values of their files, which a store may then hold as integers."""
+        return self.normalisation == "range" and self.window is None and self.clip_quantile is None
 
     # -- a case, there and back ---------------------------------------------------------------------------------------
 
@@ -113,10 +142,10 @@ class Preprocessing:
         """Return the case on the wanted grid with the wanted intensities."""
         if case.affine is None and (self.orientation or self.spacing):
             raise DataError(
-                f"Expected a scan with an affine to turn or resample it, but {case.name_file()} has lost its geometry. "
+                f"Expected a scan with an affine to turn or resample it, but {name_file(case)} has lost its geometry. "
                 "Leave `orientation` and `spacing` out."
             )
-        grid = PreparedGrid(self, case.shape, case.spacing, case.affine)
+        grid = PreparedGrid(self, case.shape, case.spacing, case.affine, name_file(case))
         return replace(
             case,
             image=np.stack([grid.prepare(channel) for channel in self.scale(case.image)]),
@@ -138,6 +167,8 @@ class Preprocessing:
         clip = Scaling(low=low, high=high)
         if self.normalisation == "none":
             return clip
+        if self.normalisation == "range":
+            return replace(clip, shift=low, scale=high - low) if self.window else clip
         if self.normalisation == "min-max":
             ends = clip(np.array([(block.min(), block.max()) for block in blocks], dtype=np.float32))
             return replace(clip, shift=float(ends.min()), scale=float(np.ptp(ends)) or 1.0)
@@ -153,7 +184,13 @@ class Preprocessing:
         native_spacing: tuple[float, ...],
         native_affine: Affine | None,
     ) -> Array:
-        """Bring class indices from the prepared grid back to the file's own: exactly, unless `spacing` resampled it."""
+        """Bring class indices from the prepared grid back to the file's own: exactly, unless `spacing` resampled it.
+
+        Tiles become whole pages.
+        """
+        if self.tile:
+            tiling = self.tiling(native_shape)
+            return np.stack([tiling.join(page) for page in np.split(label, native_shape[0])])
         return PreparedGrid(self, native_shape, native_spacing, native_affine).undo(label)
 
     # -- samples, there and back --------------------------------------------------------------------------------------
@@ -164,14 +201,47 @@ class Preprocessing:
             return volume[None]
         return np.ascontiguousarray(np.moveaxis(volume, self.axis + channels, 0))
 
+    def cut_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of `cut` for a volume of this shape, without channels."""
+        sides = list(shape)
+        return (1, *sides) if self.unit == "volume" else (sides.pop(self.axis), *sides)
+
+    def tiling(self, native_shape: Sequence[int]) -> Tiling:
+        """Return where the tiles of a page lie, given pages, height and width of a picture."""
+        _, height, width = native_shape
+        return Tiling(height=height, width=width, tile=self.tile or max(height, width), overlap=self.overlap)
+
+    def tiled_shape(self, native_shape: Sequence[int]) -> tuple[int, int, int]:
+        """Return how many tiles all pages of a picture have, and their height and width."""
+        tiling = self.tiling(native_shape)
+        return native_shape[0] * len(tiling), *tiling.shape
+
     def join(self, samples: Array, channels: bool = False) -> Array:
         """Undo `cut`, without a copy."""
         return samples[0] if self.unit == "volume" else np.moveaxis(samples, 0, self.axis + channels)
 
 
-def _is_orientation(codes: str | None) -> bool:
+def as_shares(pixels: Array, full_range: int | None) -> Floats:
+    """Return pixels as shares of what stands for 1; floating-point numbers are taken as they are."""
+    return pixels.astype(np.float32) / np.float32(full_range or 1)
+
+
+def is_orientation(codes: object) -> bool:
+    """Say whether these are three letters that say where the voxel axes point."""
     pairs = ({"L", "R"}, {"P", "A"}, {"I", "S"})
-    return codes is None or (len(codes) == 3 and all(len(pair & set(codes)) == 1 for pair in pairs))
+    return isinstance(codes, str) and len(codes) == 3 and all(len(pair & set(codes)) == 1 for pair in pairs)
+
+
+def find_orientation(affine: npt.ArrayLike | None) -> str | None:
+    """Return where the voxel axes point, such as "RAS"; None without an affine, or where they point in between."""
+    if affine is None:
+        return None
+    from nibabel.orientations import aff2axcodes
+
+    directions = np.asarray(affine, dtype=np.float64)[:3, :3]
+    directions = directions / np.linalg.norm(directions, axis=0)
+    clear = bool((np.abs(directions).max(axis=0) >= _CLEAR).all())
+    return "".join(aff2axcodes(np.asarray(affine))) if clear else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +293,9 @@ def _sortable(values: Floats) -> npt.NDArray[np.uint32]:
     return np.where(bits >> 31, ~bits, bits | 0x80000000)
 
 
+_MOST_VOXELS = 2e9  # of a resampled scan, which has to lie in memory
+
+
 class PreparedGrid:
     """Where the prepared voxels of a scan lie in its file: turned, flipped, resampled, as a whole or slice by slice.
 
@@ -234,7 +307,12 @@ class PreparedGrid:
     """
 
     def __init__(
-        self, preprocessing: Preprocessing, shape: Sequence[int], spacing: Sequence[float], affine: Affine | None
+        self,
+        preprocessing: Preprocessing,
+        shape: Sequence[int],
+        spacing: Sequence[float],
+        affine: Affine | None,
+        name: object = "the scan",
     ):
         self._axis, self._native_shape, self.affine = preprocessing.axis, tuple(shape), affine
         self._order: tuple[int, ...] = tuple(range(len(shape)))
@@ -252,8 +330,15 @@ class PreparedGrid:
         self.shape, self._resampled = self._turned_shape, preprocessing.spacing is not None
         if preprocessing.spacing:
             self.spacing = tuple(new or old for new, old in zip(preprocessing.spacing, native, strict=True))
-            sides = zip(self._turned_shape, native, self.spacing, strict=True)
-            self.shape = tuple(max(1, round(side * old / new)) for side, old, new in sides)
+            steps = zip(self._turned_shape, native, self.spacing, strict=True)
+            sides = [max(1.0, side * old / new) for side, old, new in steps]
+            if math.prod(sides) > _MOST_VOXELS:
+                grid, sizes = (" × ".join(f"{number:.4g}" for number in numbers) for numbers in (sides, spacing))
+                raise DataError(
+                    f"Expected at most {_MOST_VOXELS:.0e} voxels after resampling, but {name} has voxels of {sizes} mm "
+                    f"and would have {grid} of them. If its header is in micrometres, fix it; or give more `spacing`."
+                )
+            self.shape = tuple(map(round, sides))
         self._scale = np.array(self.spacing) / np.array(native)
         self._back = np.array(native) / np.array(self.spacing)
         self._offset = _offset(self._scale, self._turned_shape, self.shape)
@@ -329,6 +414,8 @@ CT = Preprocessing(window=(-125.0, 275.0), normalisation="min-max")
 MR = Preprocessing(clip_quantile=0.99, normalisation="min-max")
 #: For files that were normalised before (TransUNet's layouts): slices first, nothing changed.
 READY = Preprocessing(axis=0, normalisation="none")
+#: For pictures, whose values are shares of the largest one of their type: page by page, nothing changed.
+PICTURES = Preprocessing(axis=0, normalisation="range")
 
 _AIR = -500.0  # HU; air has about -1000, and nothing but CT reaches that low
 

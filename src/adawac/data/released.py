@@ -58,7 +58,8 @@ def _turn(array: Array, turns: int, flip: int, angle: int) -> Array:
 
 def rotate(array: Array, angle: int) -> Array:
     """Return `scipy.ndimage.rotate(array, angle, order=0, reshape=False)`."""
-    return _take(array, _rotation(array.shape, angle))
+    pixels = np.concatenate([np.zeros(1, array.dtype), array.ravel()])  # number 0 is the fill, 1 the first pixel
+    return pixels[_rotation(array.shape, angle)]
 
 
 def nearest_zoom(array: Array, size: Sequence[int]) -> Array:
@@ -76,18 +77,12 @@ def cubic_zoom(array: Array, size: Sequence[int]) -> Array:
     return np.asarray((rows @ array.astype(rows.dtype) @ columns.T).astype(array.dtype))
 
 
-def _take(array: Array, index: npt.NDArray[np.int32]) -> Array:
-    """Read pixels by number; number 0 is the fill, 1 the first pixel."""
-    return np.concatenate([np.zeros(1, array.dtype), array.ravel()])[index]
-
-
 @lru_cache(maxsize=128)
 def _rotation(shape: tuple[int, int], angle: int) -> npt.NDArray[np.int32]:
     from scipy.ndimage import rotate as scipy_rotate
 
     numbers = np.arange(1, shape[0] * shape[1] + 1, dtype=np.int32).reshape(shape)
-    moved: npt.NDArray[np.int32] = scipy_rotate(numbers, angle, order=0, reshape=False)
-    return moved
+    return np.asarray(scipy_rotate(numbers, angle, order=0, reshape=False))
 
 
 @lru_cache(maxsize=256)
@@ -95,8 +90,7 @@ def _nearest(old: int, new: int) -> npt.NDArray[np.int64]:
     """Return the row that each new row shows, or -1 where SciPy fills."""
     from scipy.ndimage import zoom
 
-    moved: npt.NDArray[np.int64] = zoom(np.arange(1, old + 1), new / old, order=0)
-    return moved - 1
+    return np.asarray(zoom(np.arange(1, old + 1), new / old, order=0) - 1)
 
 
 @lru_cache(maxsize=256)

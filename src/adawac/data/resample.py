@@ -7,6 +7,7 @@ graph can capture it), and a map that only permutes pixels copies them bit for b
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -21,6 +22,8 @@ from adawac.kernels import warp as kernel
 
 Interpolation = Literal["nearest", "bilinear", "cubic"]
 Taps = list[tuple[Tensor, Tensor | None]]  # along one axis: (where a neighbour is, its weight or None for 1)
+_CACHED_PIXELS = 1 << 15
+"""How many output pixels are read at once on the CPU, where images are that small."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,7 +92,7 @@ class Ragged:
             channels=batch.shape[1],
         )
 
-    def select(self, rows: Int[Tensor, " B"]) -> "Ragged":
+    def select(self, rows: Int[Tensor, " B"] | slice) -> "Ragged":
         """Return the images in `rows`; the buffer is shared."""
         return replace(self, offsets=self.offsets[rows], shapes=self.shapes[rows])
 
@@ -111,13 +114,15 @@ def warp(
     theta: Float[Tensor, "B d d+1"],
     size: Sequence[int],
     interpolation: Interpolation = "bilinear",
+    outside: float | Sequence[float] = 0,
+    outside_label: int = 0,
 ) -> tuple[Float[Tensor, "B C *S"], Int[Tensor, "B *S"] | None]:
     """Read images and labels through affine maps into batches of one size, on the device they are on.
 
     The output shows at u what the input has at `theta @ [u, 1]`; coordinates are those of `F.affine_grid` with
     `align_corners=False`, that is -1 and 1 at the outer edges of the first and last pixel, in the order (x, y[, z]). As
     both sides are normalised, the identity is the plain resize. Within the input's edges the border pixels go on
-    (as in `F.interpolate`); beyond them the output is 0.
+    (as in `F.interpolate`); beyond them the output is `outside`.
 
     Args:
         images: `Ragged`, or (B, C, *S).
@@ -125,6 +130,8 @@ def warp(
         theta: The maps.
         size: Size of the output.
         interpolation: For the images; labels are always read by nearest neighbour.
+        outside: The images' value beyond the input's edges; one for all, or one for each channel.
+        outside_label: The labels' value there.
 
     Returns:
         Images in their type (float32 if that is an integer), and labels as int64.
@@ -133,23 +140,25 @@ def warp(
     if isinstance(labels, Tensor):
         labels = Ragged.from_batch(labels.unsqueeze(1))
     _check(images, labels, theta, size)
-    if interpolation == "bilinear":
+    if interpolation == "bilinear" and outside == 0 and outside_label == 0:
         buffers = images.buffer, None if labels is None else labels.buffer
         if kernel.can_warp(*buffers, images.shapes, theta, images.channels):
             return kernel.warp(*buffers, images.shapes, theta, size, images.channels)
     if images.values.device.type != "cpu":
-        x, y = _warp(images, labels, theta, size, interpolation)
-        return x.to(_float(x.dtype)), None if y is None else y.long()
-    # One image at a time stays in the processor's cache, which is several times faster than the whole batch.
+        x, y = _warp(images, labels, theta, size, interpolation, outside, outside_label)
+        return x.to(_float(x.dtype)), y
+    # What stays in the processor's cache is several times faster than the whole batch: one image, or a few small ones.
     x = images.values.new_empty((len(images), images.channels, *size), dtype=_float(images.values.dtype))
     y = None if labels is None else labels.values.new_empty((len(images), *size), dtype=torch.int64)
-    for row in range(len(images)):
-        image, label = _warp(
-            _alone(images, row), labels and _alone(labels, row), theta[row : row + 1], size, interpolation
-        )
-        x[row] = image[0]
+    together = max(1, _CACHED_PIXELS // math.prod(size))
+    choose = _alone if together == 1 else Ragged.select
+    for start in range(0, len(images), together):
+        rows = slice(start, start + together)
+        part = choose(images, rows), labels and choose(labels, rows)
+        image, label = _warp(*part, theta[rows], size, interpolation, outside, outside_label)
+        x[rows] = image
         if y is not None and label is not None:
-            y[row] = label[0]
+            y[rows] = label
     return x, y
 
 
@@ -171,23 +180,34 @@ def _check(images: Ragged, labels: Ragged | None, theta: Tensor, size: Sequence[
         )
 
 
-def _alone(images: Ragged, row: int) -> Ragged:
+def _alone(images: Ragged, row: slice) -> Ragged:
     """Return one image with a buffer that holds it alone."""
-    shape = images.shapes[row : row + 1]
+    shape = images.shapes[row]
     values = images.values.narrow(0, int(images.offsets[row]), images.channels * int(shape.prod()))
     return replace(images, values=values, offsets=torch.zeros(1, dtype=torch.int32), shapes=shape)
 
 
 def _warp(
-    images: Ragged, labels: Ragged | None, theta: Tensor, size: Sequence[int], interpolation: Interpolation
+    images: Ragged,
+    labels: Ragged | None,
+    theta: Tensor,
+    size: Sequence[int],
+    interpolation: Interpolation,
+    outside: float | Sequence[float] = 0,
+    outside_label: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     # One image on the CPU may look at its own map and size: plain numbers are faster there than tensors of one element.
     alone = len(images) == 1 and theta.device.type == "cpu"
-    sides = images.shapes[0].tolist() if alone else [_column(side, len(size)) for side in images.shapes.int().unbind(1)]
-    positions, outside = _positions(images.shapes, theta, size, alone)
-    x = _read(images, sides, positions, interpolation).masked_fill_(outside, 0)
-    y = None if labels is None else _read(labels, sides, positions, "nearest").masked_fill_(outside, 0).squeeze(1)
-    return x, y
+    sides = images.shapes[0].tolist() if alone else [column(side, len(size)) for side in images.shapes.int().unbind(1)]
+    positions, beyond = _positions(images.shapes, theta, size, alone)
+    x = _read(images, sides, positions, interpolation)
+    if isinstance(outside, Sequence):
+        x = torch.where(beyond, column(x.new_tensor(outside), len(size)).movedim(0, 1), x)
+    else:
+        x.masked_fill_(beyond, outside)
+    if labels is None:
+        return x, None
+    return x, _read(labels, sides, positions, "nearest").long().masked_fill_(beyond, outside_label).squeeze(1)
 
 
 def _positions(shapes: Tensor, theta: Tensor, size: Sequence[int], alone: bool) -> tuple[list[Tensor], Tensor]:
@@ -206,17 +226,17 @@ def _positions(shapes: Tensor, theta: Tensor, size: Sequence[int], alone: bool) 
     positions, beyond = [], []
     for axis in range(dims):
         half = shapes[:, axis] / 2
-        position = _column(shift[:, axis] * half, dims)
+        position = column(shift[:, axis] * half, dims)
         for other in reversed(range(dims)):  # rows before planes: the large sum comes last
             if known is None or known[axis][other]:
                 factor = linear[:, axis, other] * (shapes[:, axis] / size[other])
-                position = position + _column(factor, dims) * centred[other]
-        beyond.append(position.abs() > (float(half) if alone else _column(half, dims)))
-        positions.append(position.add_(_column(half - 0.5, dims)))
+                position = position + column(factor, dims) * centred[other]
+        beyond.append(position.abs() > (float(half) if alone else column(half, dims)))
+        positions.append(position.add_(column(half - 0.5, dims)))
     return positions, functools.reduce(torch.logical_or, beyond)
 
 
-def _column(values: Tensor, dims: int) -> Tensor:
+def column(values: Tensor, dims: int) -> Tensor:
     """Return (B,) values as (B, 1, 1, …) for images with channels in `dims` dimensions."""
     return values.view(-1, *[1] * (dims + 1))
 
@@ -230,7 +250,7 @@ def _read(images: Ragged, sides: list[Any], positions: list[Tensor], interpolati
         taps.insert(0, _taps(position, side - 1, stride, interpolation))
         stride = stride * side
     channel = torch.arange(images.channels, device=images.offsets.device, dtype=torch.int32).view(-1, *[1] * dims)
-    return _sum(images.values, _column(images.offsets, dims) + stride * channel, taps)
+    return _sum(images.values, column(images.offsets, dims) + stride * channel, taps)
 
 
 def _taps(position: Tensor, last: Any, stride: Any, interpolation: Interpolation) -> Taps:

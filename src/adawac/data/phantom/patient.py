@@ -11,6 +11,14 @@ Array = npt.NDArray[np.float64]
 FAR = 1e3
 
 
+def smooth(rng: np.random.Generator, shape: tuple[int, ...], sigma: float | tuple[float, ...]) -> Array:
+    """Return smooth noise of standard deviation 1, correlated over `sigma` pixels."""
+    from scipy.ndimage import gaussian_filter
+
+    noise: Array = gaussian_filter(rng.standard_normal(shape), sigma, mode="wrap")
+    return np.asarray(noise / noise.std())
+
+
 class Field:
     """A smooth random function of space with mean 0 and standard deviation 1: a sum of plane waves."""
 
@@ -124,6 +132,17 @@ TISSUES: dict[Modality, dict[str, tuple[float, float]]] = {
         "urine": (180, 50), "heart": (290, 40), "couch": (0, 0),
     },
 }  # fmt: skip
+# How another hospital's intensities differ: CT in a late arterial phase, MR from another sequence.
+SHIFTS: dict[Modality, dict[str, float]] = {
+    "ct": {
+        "vessel": 80, "vein": -35, "liver": -18, "spleen": 16, "kidney": 25, "pancreas": 16, "heart": 60, "bowel": 12,
+        "content": 20,
+    },
+    "mr": {
+        "fat": -180, "visceral": -170, "liver": -70, "spleen": 70, "kidney": 60, "pancreas": -40, "bile": 250,
+        "urine": 300, "content": 150, "vessel": 60,
+    },
+}  # fmt: skip
 # Shortest and longest wave of each random function, in mm.
 WAVES = {
     "warp_x": (70, 260), "warp_y": (70, 260), "coat": (90, 240), "rough": (28, 90), "lobes": (13, 26), "grain": (9, 40),
@@ -140,22 +159,27 @@ class Patient:
         width, depth: Half axes of the body.
         tissue: Intensity of each tissue.
         fields: Smooth random functions, for shapes and textures.
+        shift: How far this patient is from the others, as one of another hospital: 0 is one of theirs.
     """
 
-    def __init__(self, rng: np.random.Generator, modality: Modality):
+    def __init__(self, rng: np.random.Generator, modality: Modality, shift: float = 0.0):
         self.modality = modality
+        self.shift = shift
         build = int(rng.integers(3))
         self.group = GROUPS[build]
         self.scale = float(rng.uniform(0.9, 1.1))
-        self.fat = float(rng.uniform(*((6, 12), (13, 22), (24, 38))[build]))
+        self.fat = float(rng.uniform(*((6, 12), (13, 22), (24, 38))[build]) + 8 * shift)
         self.top = float(248 * self.scale * rng.uniform(0.96, 1.04))
         self.width = float(128 * self.scale * rng.uniform(0.94, 1.06) + self.fat + 14)
         self.depth = float(86 * self.scale * rng.uniform(0.92, 1.08) + 0.9 * self.fat + 14)
-        self.tissue = {name: float(rng.normal(*spread)) for name, spread in TISSUES[modality].items()}
+        self.tissue = {
+            name: float(rng.normal(*spread) + shift * SHIFTS[modality].get(name, 0))
+            for name, spread in TISSUES[modality].items()
+        }
         self.tilt = float(np.deg2rad(rng.normal(0, 2.5)))
-        self.centre = rng.normal(0, 5, 2)
-        self.jitter = rng.standard_normal((12, 3))
-        self.size = np.exp(rng.normal(0, 0.1, 12))
+        self.centre = rng.normal(0, 5, 2) + shift * np.array([8, -6])
+        self.jitter = rng.standard_normal((12, 3)) * (1 + 0.4 * shift)
+        self.size = np.exp(rng.normal(0, 0.1, 12) - 0.06 * shift)
         self.gas = float(rng.uniform(0.1, 0.5))
         self.lesions = [
             (*rng.uniform((-130, -45, 90), (-30, 40, 215)), rng.uniform(5, 13)) for _ in range(rng.integers(4))

@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from adawac.data.cases import Case, CaseRef
 from adawac.data.phantom.abdomen import render_slice
-from adawac.data.phantom.patient import CLASS_NAMES, Modality, Patient
+from adawac.data.phantom.patient import CLASS_NAMES, Array, Modality, Patient, smooth
 from adawac.data.preprocessing import CT, MR
 from adawac.data.sources.source import SOURCES, Source, as_classes
 from adawac.errors import ConfigError, DataError
 
-FloatArray = npt.NDArray[np.float64]
 _GOLDEN = (5**0.5 - 1) / 2
 _OPTIONS_FILE = "phantom.json"
-# Of eight patients, in this order: a data set that grows keeps its splits.
-_SPLITS = ("train", "train", "train", "test", "train", "val", "train", "test")
+#: Of eight patients, in this order: a data set that grows keeps its splits.
+SPLITS = ("train", "train", "train", "test", "train", "val", "train", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +39,7 @@ class PhantomSource(Source):
     slices: tuple[int, int] = (28, 44)
     sparse: float = 0.42
     noise: float = 1.0
+    shift: float = 0.0
 
     def __post_init__(self) -> None:
         checks = {
@@ -50,6 +49,7 @@ class PhantomSource(Source):
             "slices": (len(self.slices) == 2 and 0 < self.slices[0] <= self.slices[1], "lowest and highest number"),
             "sparse": (0 <= self.sparse < 1, "a share in [0, 1)"),
             "noise": (self.noise >= 0, "0 or more"),
+            "shift": (0 <= self.shift <= 2, "from 0 to 2"),
         }
         for name, (fine, wanted) in checks.items():
             if not fine:
@@ -63,7 +63,7 @@ class PhantomSource(Source):
                 patient=f"{self.seed:04d}-{number:03d}",
                 id=f"{self.seed:04d}-{number:03d}",
                 group=self._patient(number)[0].group,
-                split=_SPLITS[number % len(_SPLITS)],
+                split=SPLITS[number % len(SPLITS)],
             )
             for number in range(self.num_patients)
         ]
@@ -77,11 +77,14 @@ class PhantomSource(Source):
 
     def options(self) -> dict[str, Any]:
         """Return what decides a case's voxels: not how many others there are, so that a store can grow."""
-        return {name: value for name, value in super().options().items() if name != "num_patients"}
+        skipped = {"num_patients"} if self.shift else {"num_patients", "shift"}  # older stores know no shift
+        options = {**super().options(), "modality": self.modality}
+        return {name: value for name, value in options.items() if name not in skipped}
 
     def _patient(self, number: int) -> tuple[Patient, np.random.Generator]:
         rng = np.random.default_rng([self.seed, number])
-        return Patient(rng, self.modality), rng
+        elsewhere = SPLITS[number % len(SPLITS)] == "test"
+        return Patient(rng, self.modality, self.shift if elsewhere else 0.0), rng
 
     def _range(self, number: int, rng: np.random.Generator) -> tuple[int, int, int]:
         """Return how many slices there are, and the first and last with a label."""
@@ -103,6 +106,7 @@ def phantom_source(
     slices: tuple[int, int] = (28, 44),
     sparse: float = 0.42,
     noise: float = 1.0,
+    shift: float = 0.0,
 ) -> PhantomSource:
     """Return the phantom as a source for `adawac.data.preparation.prepare`.
 
@@ -114,6 +118,8 @@ def phantom_source(
         slices: Lowest and highest number of slices of a scan.
         sparse: Mean share of slices without a label.
         noise: Strength of the noise, 1 for the default.
+        shift: How far the test patients differ from the others, as those of another hospital: contrast phase, build,
+            sizes and places of organs, field of view, sharpness and noise. 0: not at all; 1: plainly.
     """
     return PhantomSource(
         dataset=f"phantom-{modality}",
@@ -126,6 +132,7 @@ def phantom_source(
         slices=(slices[0], slices[1]),
         sparse=sparse,
         noise=noise,
+        shift=shift,
     )
 
 
@@ -147,7 +154,7 @@ def phantom(root: Path) -> Source:
         )
     try:
         return phantom_source(**json.loads(path.read_text(encoding="utf-8")))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"Expected options of `phantom_source` in {path}, but got {error}.") from error
 
 
@@ -178,7 +185,7 @@ def make_case(
     """
     count, height, width = shape
     step = patient.top / (last - first + 1)
-    pixel = float(2 * patient.width * rng.uniform(1.08, 1.22) / width)
+    pixel = float(2 * patient.width * rng.uniform(1.08, 1.22) * (1 + 0.1 * patient.shift) / width)
     columns, rows = (np.linspace(-0.5, 0.5, side) * (side - 1) * pixel for side in (width, height))
     thickness = min(step, 5.0)
     offsets = thickness * ((np.arange(planes) + 0.5) / planes - 0.5)
@@ -191,37 +198,32 @@ def make_case(
         if first <= number <= last:
             label[number] = drawn[planes // 2][1]
     scan = _scan_ct if patient.modality == "ct" else _scan_mr
+    blur, noise = 0.3 * patient.shift, noise * (1 + 0.6 * patient.shift)
     affine = np.zeros((4, 4))
     affine[2, 0], affine[1, 1], affine[0, 2] = step, -pixel, -pixel
     affine[:, 3] = (-columns[0], -rows[0], (0.5 - first) * step, 1.0)
-    return replace(ref, group=patient.group).with_voxels(scan(image, rng, noise)[None], label, affine, CLASS_NAMES)
+    return replace(ref, group=patient.group).with_voxels(
+        scan(image, rng, noise, blur)[None], label, affine, CLASS_NAMES
+    )
 
 
-def _correlated(rng: np.random.Generator, shape: tuple[int, ...], sigma: float) -> FloatArray:
-    """Return noise of standard deviation 1 that is correlated within a slice over `sigma` pixels."""
+def _blurred(image: Array, sigma: float) -> Array:
     from scipy.ndimage import gaussian_filter
 
-    noise: FloatArray = gaussian_filter(rng.standard_normal(shape), (0, sigma, sigma), mode="wrap")
-    return np.asarray(noise / noise.std())
-
-
-def _blurred(image: FloatArray, sigma: float) -> FloatArray:
-    from scipy.ndimage import gaussian_filter
-
-    blurred: FloatArray = gaussian_filter(image, (0, sigma, sigma), mode="nearest")
+    blurred: Array = gaussian_filter(image, (0, sigma, sigma), mode="nearest")
     return blurred
 
 
-def _scan_ct(image: FloatArray, rng: np.random.Generator, noise: float) -> FloatArray:
+def _scan_ct(image: Array, rng: np.random.Generator, noise: float, blur: float) -> Array:
     """Add what a CT scanner adds: blur, and noise that the reconstruction has correlated, fine and coarse."""
     sigma = noise * rng.uniform(13, 24)
-    fine, coarse = (_correlated(rng, image.shape, width) for width in (0.6, 2.5))
-    return _blurred(image, 0.5) + sigma * (fine + 0.35 * coarse)
+    fine, coarse = (smooth(rng, image.shape, (0, width, width)) for width in (0.6, 2.5))
+    return _blurred(image, 0.5 + blur) + sigma * (fine + 0.35 * coarse)
 
 
-def _scan_mr(image: FloatArray, rng: np.random.Generator, noise: float) -> FloatArray:
+def _scan_mr(image: Array, rng: np.random.Generator, noise: float, blur: float) -> Array:
     """Add what an MR scanner adds: blur, the coils' uneven sensitivity, and noise in two channels."""
-    image = _blurred(image, 0.55)
+    image = _blurred(image, 0.55 + blur)
     count, height, width = image.shape
     z, y, x = np.meshgrid(*(np.linspace(-1, 1, side) for side in (count, height, width)), indexing="ij", sparse=True)
     a = rng.normal(0, 0.22, 6)

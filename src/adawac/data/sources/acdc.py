@@ -1,20 +1,20 @@
 """ACDC: cardiac MR of 100 patients, two frames each, in TransUNet's h5 layout or as released (NIfTI and Info.cfg)."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from adawac.data.cases import Case, CaseRef
+from adawac.data.cases import CaseRef
 from adawac.data.preprocessing import MR, READY
 from adawac.data.sources.file_search import files_below, is_nifti, stem
-from adawac.data.sources.nifti import load_nifti
+from adawac.data.sources.nifti import NiftiSource
 from adawac.data.sources.source import SOURCES, Classes, Source, check_refs, number_in
 from adawac.data.sources.transunet_layout import SliceSource, find_folder, group_slices
 from adawac.errors import DataError
 
 CLASSES: Classes = {"background": (0,), "RV": (1,), "Myo": (2,), "LV": (3,)}
 _GROUPS = ("DCM", "HCM", "MINF", "NOR", "RV")
-_FRAME = re.compile(r"(?P<patient>patient\d+)_frame\d+")
+_FRAME = re.compile(r"patient\d+_frame\d+")
 _LAYOUTS = (
     "ACDC_training_volumes/patientPPP_frameFF.h5, ACDC_training_slices/patientPPP_frameFF_slice_S.h5, "
     "or patientPPP/patientPPP_frameFF.nii.gz with patientPPP_frameFF_gt.nii.gz"
@@ -33,79 +33,61 @@ def group_by_number(patient: str) -> str | None:
     return _GROUPS[fifth] if 0 <= fifth < len(_GROUPS) else None
 
 
-def _ref(
-    patient: str, case: str, group: str | None, images: tuple[Path, ...], labels: tuple[Path, ...] = ()
-) -> CaseRef:
-    return CaseRef(
-        dataset="acdc",
-        patient=patient,
-        id=case,
-        group=group or group_by_number(patient),
-        split=paper_split(patient),
-        images=images,
-        labels=labels,
-    )
+class AcdcSlices(SliceSource):
+    """TransUNet's h5 files."""
+
+
+class AcdcRelease(NiftiSource):
+    """The raw release: two NIfTI frames a patient with their `_gt` label maps, and the pathology in Info.cfg."""
 
 
 @SOURCES.register("acdc")
 def acdc(root: Path) -> Source:
     """Open an ACDC folder; the layout is recognised."""
-    source: Source = AcdcSlices(root=root, dataset="acdc", classes=CLASSES, preprocessing=READY)
-    if not source.cases():
-        source = AcdcRelease(root=root, dataset="acdc", classes=CLASSES, preprocessing=MR)
-    if not source.cases():
-        raise DataError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the folder that holds them.")
-    return source
+    known: dict[str, Any] = {"root": root, "dataset": "acdc", "classes": CLASSES, "modality": "MR"}
+    if refs := _find_slices(root):
+        return AcdcSlices(**known, preprocessing=READY, refs=check_refs(refs, root))
+    if refs := _find_release(root):
+        return AcdcRelease(**known, preprocessing=MR, refs=check_refs(refs, root))
+    raise DataError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the folder that holds them.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class AcdcSlices(SliceSource):
-    """TransUNet's h5 files. A case is read from its volume where there is one, otherwise from its slices."""
-
-    def cases(self) -> list[CaseRef]:
-        """Find the volumes and the cases that exist as slices only."""
-        assert self.root is not None
-        volumes = find_folder(self.root, "ACDC_training_volumes")
-        slices = find_folder(self.root, "ACDC_training_slices")
-        files = group_slices(slices) if slices else {}
-        if volumes:
-            files |= {path.stem: (path,) for path in sorted(volumes.glob("*.h5")) if _FRAME.fullmatch(path.stem)}
-        refs = []
-        for case, paths in sorted(files.items()):
-            match = _FRAME.fullmatch(case)
-            if match is None:
-                raise DataError(f"Expected patientPPP_frameFF, but got {paths[0]}. Rename it as in the release.")
-            refs.append(_ref(match["patient"], case, None, paths))
-        return check_refs(refs, self.root) if refs else []
+def _find_slices(root: Path) -> list[CaseRef]:
+    """Return a case for each volume, and for what exists as slices only."""
+    volumes, slices = find_folder(root, "ACDC_training_volumes"), find_folder(root, "ACDC_training_slices")
+    files = group_slices(slices) if slices else {}
+    if volumes:
+        files |= {path.stem: (path,) for path in sorted(volumes.glob("*.h5")) if _FRAME.fullmatch(path.stem)}
+    refs = []
+    for case, paths in sorted(files.items()):
+        if not _FRAME.fullmatch(case):
+            raise DataError(f"Expected patientPPP_frameFF, but got {paths[0]}. Rename it as in the release.")
+        refs.append(_ref(case, paths))
+    return refs
 
 
-@dataclass(frozen=True, kw_only=True)
-class AcdcRelease(Source):
-    """The raw release: two NIfTI frames a patient with their `_gt` label maps, and the pathology in Info.cfg."""
-
-    def cases(self) -> list[CaseRef]:
-        """Find the frames; a frame without its label map is a `DataError`."""
-        assert self.root is not None
-        refs = []
-        for path in filter(is_nifti, files_below(self.root)):
-            case = stem(path)
-            match = _FRAME.fullmatch(case)
-            if match is None:
-                continue
+def _find_release(root: Path) -> list[CaseRef]:
+    """Return the frames; a frame without its label map is a `DataError`."""
+    refs = []
+    for path in filter(is_nifti, files_below(root)):
+        case = stem(path)
+        if _FRAME.fullmatch(case):
             label = path.with_name(path.name.replace(case, f"{case}_gt"))
             if not label.is_file():
                 raise DataError(f"Expected the label map {label}, but it is missing. Copy it from the release.")
-            refs.append(_ref(match["patient"], case, _read_group(path.with_name("Info.cfg")), (path,), (label,)))
-        return check_refs(refs, self.root) if refs else []
+            refs.append(_ref(case, (path,), (label,), _read_group(path.with_name("Info.cfg"))))
+    return refs
 
-    def load(self, ref: CaseRef) -> Case:
-        """Read a frame and its label map."""
-        return load_nifti(ref, self.classes, channels=1)
+
+def _ref(case: str, images: tuple[Path, ...], labels: tuple[Path, ...] = (), group: str | None = None) -> CaseRef:
+    patient = case.partition("_")[0]
+    group, split = group or group_by_number(patient), paper_split(patient)
+    return CaseRef(dataset="acdc", patient=patient, id=case, group=group, split=split, images=images, labels=labels)
 
 
 def _read_group(path: Path) -> str | None:
     """Return `Group` of an Info.cfg (lines such as `Group: DCM`), or None without one."""
     if not path.is_file():
         return None
-    lines = (line.partition(":") for line in path.read_text(encoding="utf-8").splitlines())
+    lines = (line.partition(":") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
     return next((value.strip() for key, _, value in lines if key.strip() == "Group"), None)

@@ -1,7 +1,9 @@
 """One DICOM series to a volume: sorted along the normal, rescaled, with its affine."""
 
-from collections.abc import Sequence
-from importlib import import_module
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -9,33 +11,107 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.data.cases import Array
-from adawac.errors import DataError, MissingDependencyError
-
-Affine = npt.NDArray[np.float64]
+from adawac.data.preprocessing import Affine
+from adawac.data.sources.file_search import nifti_files, stem
+from adawac.errors import DataError, reading
+from adawac.lazy import library
 
 #: DICOM's x runs to the left and y to the back; NIfTI's to the right and to the front.
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+#: What counts as a scan; structure sets, doses, reports and segmentations do not.
+MODALITIES = ("CT", "MR", "PT")
+_DIRECTORY = "1.2.840.10008.1.3.10"  # the table of contents of a disc, which is usually called DICOMDIR
+_ENDINGS = (".dcm", ".dicom", ".ima")
 # Gaps between slices may differ by this share: positions are often rounded to 0.1 mm.
 _GAP_TOLERANCE = 0.1
 
 
 def load_pydicom() -> Any:
     """Import pydicom, or say how to install it."""
-    return _load("pydicom", "DICOM")
+    return library("pydicom", "adawac[dicom]")
 
 
 def load_highdicom() -> Any:
     """Import highdicom, or say how to install it."""
-    return _load("highdicom", "DICOM SEG")
+    return library("highdicom", "adawac[dicom]")
 
 
-def _load(name: str, purpose: str) -> Any:
+def is_dicom(path: Path, unreadable: bool = False) -> bool:
+    """Say whether a file is called as DICOM images are, or begins as they do; `unreadable` is said of a closed one."""
+    if path.name == "DICOMDIR":
+        return False
+    if path.suffix.lower() in _ENDINGS:
+        return True
     try:
-        return import_module(name)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Expected {name} to read {purpose}, but it is not installed. Run `pip install 'adawac[dicom]'`."
-        ) from error
+        with path.open("rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return unreadable
+
+
+def read_header(path: Path, tags: Sequence[str], name: object) -> Any:
+    """Return some tags of a DICOM file; `name` is what an error calls the file."""
+    header = _read(path, name, stop_before_pixels=True, specific_tags=list(tags))
+    with reading_dicom(name):
+        for _ in header.iterall():  # each value is converted when it is asked for
+            pass
+    return header
+
+
+def reading_dicom(name: object) -> AbstractContextManager[None]:
+    """Turn what pydicom raises on a damaged file, often only where a value is used, into a `DataError`."""
+    return reading(
+        lambda reason: DataError(
+            f"Expected a DICOM file, but {name} cannot be read ({reason}). Copy it again, or remove it."
+        )
+    )
+
+
+def _read(path: Path, name: object, **options: Any) -> Any:
+    pydicom = load_pydicom()
+    with reading_dicom(name):
+        dataset = pydicom.dcmread(path, **options)
+        if is_scan(dataset) or object_kind(dataset) == "other":
+            dataset.SeriesInstanceUID  # noqa: B018  a file without it cannot be placed
+    return dataset
+
+
+def is_scan(header: Any) -> bool:
+    """Say whether a header is that of a scan; localisers are none."""
+    return header.get("Modality") in MODALITIES and "LOCALIZER" not in header.get("ImageType", ())
+
+
+def object_kind(header: Any) -> str:
+    """Return what kind of object a file holds, in DICOM's words: CT, RTSTRUCT, DICOMDIR, …, or other."""
+    directory = header.file_meta.get("MediaStorageSOPClassUID") == _DIRECTORY
+    return "DICOMDIR" if directory else str(header.get("Modality") or "other")
+
+
+def series_folder(files: Iterable[Path]) -> Path:
+    """Return the folder of a series: of several that its files are in, the uppermost."""
+    return min((path.parent for path in files), key=lambda folder: len(folder.parts))
+
+
+def nifti_labels(folders: Collection[Path], top: Path) -> dict[Path, list[Path]]:
+    """Return the NIfTI files that are taken for label maps of the series in each folder.
+
+    They lie in the folder, or else beside it, but not above `top`; beside several series they have its name in theirs.
+    """
+    below = Counter(parent for folder in set(folders) for parent in folder.parents)
+    beside = {parent: nifti_files(parent) for folder in folders if folder != top for parent in [folder.parent]}
+    labels = {}
+    for folder in folders:
+        paths = nifti_files(folder)
+        if not paths and folder != top:
+            named = re.compile(rf"(?<![^\W_]){re.escape(folder.name)}(?![^\W_])")
+            alone = below[folder.parent] == 1
+            paths = [
+                path
+                for path in beside[folder.parent]
+                if alone or (folder.name in path.name and named.search(stem(path)))
+            ]
+        labels[folder] = paths
+    return labels
 
 
 def read_series(paths: Sequence[Path]) -> tuple[npt.NDArray[np.float32], Affine]:
@@ -43,11 +119,16 @@ def read_series(paths: Sequence[Path]) -> tuple[npt.NDArray[np.float32], Affine]
 
     Slices are sorted by their position along the normal, whatever their names or instance numbers say.
     """
-    slices = [_read_slice(path) for path in paths]
+    with reading_dicom(series_folder(paths) if len(paths) > 1 else paths[0]):
+        return _stack(paths)
+
+
+def _stack(paths: Sequence[Path]) -> tuple[npt.NDArray[np.float32], Affine]:
+    slices = [_read(path, path) for path in paths]
     if len(slices) == 1 and int(slices[0].get("NumberOfFrames", 1)) > 1:
         return _read_multi_frame(paths[0])
     first = slices[0]
-    where = paths[0].parent
+    where = paths[0] if len(paths) == 1 else paths[0].parent
     try:
         cosines = np.array(first.ImageOrientationPatient, dtype=np.float64).reshape(2, 3)
         row_size, column_size = (float(size) for size in first.PixelSpacing)
@@ -67,24 +148,16 @@ def read_series(paths: Sequence[Path]) -> tuple[npt.NDArray[np.float32], Affine]
     return image, LPS_TO_RAS @ affine
 
 
-def _read_slice(path: Path) -> Any:
-    pydicom = load_pydicom()
-    try:
-        return pydicom.dcmread(path)
-    except (pydicom.errors.InvalidDicomError, OSError, EOFError, ValueError) as error:
-        raise DataError(f"Expected a DICOM file, but {path} cannot be read ({error}). Copy it again.") from error
-
-
 def _pixels(dataset: Any, path: Path) -> npt.NDArray[np.float32]:
     from pydicom.pixels.processing import apply_modality_lut
 
-    try:
-        return np.asarray(apply_modality_lut(dataset.pixel_array, dataset), dtype=np.float32)
-    except Exception as error:  # pydicom's decoders raise almost anything
-        raise DataError(
-            f"Expected pixel data that can be decoded, but {path} cannot be ({error}). Copy it again; if it is "
+    with reading(
+        lambda reason: DataError(
+            f"Expected pixel data that can be decoded, but {path} cannot be ({reason}). Copy it again; if it is "
             "compressed, `pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg`."
-        ) from error
+        )
+    ):
+        return np.asarray(apply_modality_lut(dataset.pixel_array, dataset), dtype=np.float32)
 
 
 def _check_alike(slices: Sequence[Any], paths: Sequence[Path]) -> None:
@@ -124,13 +197,13 @@ def _slice_step(positions: Array, normal: Array, paths: Sequence[Path], first: A
 def _read_multi_frame(path: Path) -> tuple[npt.NDArray[np.float32], Affine]:
     """Read an enhanced CT or MR object, which holds all slices in one file."""
     hd = load_highdicom()
-    try:
-        volume = hd.imread(path).get_volume(dtype=np.float32, allow_missing_positions=False)
-    except (OSError, ValueError, RuntimeError, KeyError, AttributeError, TypeError) as error:
-        raise DataError(
-            f"Expected a multi-frame image that is one regular volume, but {path} is not ({error}). "
+    with reading(
+        lambda reason: DataError(
+            f"Expected a multi-frame image that is one regular volume, but {path} is not ({reason}). "
             "Export it slice by slice."
-        ) from error
+        )
+    ):
+        volume = hd.imread(path).get_volume(dtype=np.float32, allow_missing_positions=False)
     image = volume.array.transpose(2, 1, 0)
     affine = np.asarray(volume.affine, dtype=np.float64)[:, [2, 1, 0, 3]]
     if np.linalg.det(affine[:3, :3]) < 0:  # highdicom sorts against the normal; a series is sorted along it

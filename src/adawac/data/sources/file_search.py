@@ -3,8 +3,10 @@
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import translate
+from itertools import pairwise
 from pathlib import Path, PurePath
 
 from adawac.errors import ConfigError, DataError
@@ -17,11 +19,8 @@ def walk(root: Path, leave_out: Callable[[Path], bool] | None = None) -> Iterato
     """Yield a folder and every one below it with its files, each folder once; one that may not be read has no files.
 
     Links to folders are followed last, so that what lies below `root` keeps its direct path, and never to a folder that
-    holds `root`. Broken links count as files: their reader reports them.
-
-    Args:
-        root: Where to begin.
-        leave_out: Says of a folder that it is not to be searched.
+    holds `root`. Broken links count as files: their reader reports them. `leave_out` says of a folder that it is not to
+    be searched.
     """
     top, seen = root.resolve(), set()
     folders, links = deque([root]), deque[Path]()
@@ -115,11 +114,32 @@ def _once(paths: Iterable[Path], root: Path) -> Iterable[Path]:
 # no part of a name: scan.nii* is scan.nii and scan.nii.gz.
 _WILDCARDS = {"**/": "(?:(.*)/)?", "*": "([^/]*)", "?": "([^/])", ".nii*": r"\.nii(?:\.gz)?"}
 _PARTS = re.compile(r"(\.nii\*$|\*\*/|\*|\?)")
+_PARTS_AND_SETS = re.compile(r"(\.nii\*$|\*\*/|\*|\?|\[[^]/]+\])")
 
 
-def glob_cases(root: Path, pattern: str) -> dict[str, Path]:
-    """Return the files that match, by what the wildcards stand for (joined by _, without spaces around it)."""
-    if "*" not in pattern.removesuffix(".nii*"):
+@dataclass(frozen=True)
+class Naming:
+    """How files of a kind are called.
+
+    Attributes:
+        stem_of: Takes the ending from a file's name.
+        wanted: Says which of the files that match a pattern count.
+    """
+
+    stem_of: Callable[[str], str] = lambda name: name.removesuffix(".gz").removesuffix(".nii")
+    wanted: Callable[[Path], bool] = lambda path: not path.is_dir()
+
+
+_SCANS = Naming()
+
+
+def glob_cases(root: Path, pattern: str, naming: Naming = _SCANS) -> dict[str, Path]:
+    """Return the files that match, by what the wildcards stand for (joined by _, without spaces around it).
+
+    Brackets stand for themselves, since they are common in names, and else for one of the characters in them.
+    """
+    wild = "*" in pattern.removesuffix(".nii*")
+    if not wild and "[" not in pattern:
         raise ConfigError(
             f"Expected a pattern with at least one *, but got {pattern!r}. Mark where the case's name stands."
         )
@@ -127,15 +147,21 @@ def glob_cases(root: Path, pattern: str) -> dict[str, Path]:
         raise ConfigError(f"Expected a pattern of files below {root}, but got {pattern!r}. Leave the folder out of it.")
     if Path(pattern).name == "**":
         pattern += "/*"
-    expression = re.compile("".join(_WILDCARDS.get(part) or re.escape(part) for part in _PARTS.split(pattern)))
-    # Brackets stand for themselves: they are common in names, and a set of characters is rarely meant.
+    cases = _cases(root, pattern.replace("[", "[[]"), _PARTS.split(pattern), naming) if wild else {}
+    return _cases(root, pattern, _PARTS_AND_SETS.split(pattern), naming) if "[" in pattern and not cases else cases
+
+
+def _cases(root: Path, pattern: str, parts: Sequence[str], naming: Naming) -> dict[str, Path]:
+    """Return the files that match a pattern, by what those of its parts stand for that are wildcards."""
+    wildcards = {part: _WILDCARDS.get(part, _WILDCARDS["?"]) for part in parts[1::2]}  # a set is one character, too
+    expression = re.compile("".join(wildcards.get(part) or re.escape(part) for part in parts))
     cases: dict[str, Path] = {}
-    for path in find(root, pattern.replace("[", "[[]")):
+    for path in find(root, pattern):
         match = expression.fullmatch(path.relative_to(root).as_posix())
-        if match is None or path.is_dir():
+        if match is None or not naming.wanted(path):
             continue
         case = "_".join(part.replace("/", "_") for part in match.groups() if part is not None)
-        case = case.removesuffix(".gz").removesuffix(".nii").strip()
+        case = naming.stem_of(case).strip()
         other = cases.setdefault(case, path)
         if other is not path:
             raise DataError(
@@ -145,25 +171,54 @@ def glob_cases(root: Path, pattern: str) -> dict[str, Path]:
 
 
 def match_patterns(
-    root: Path, images: Sequence[str], labels: str
-) -> list[tuple[str, tuple[Path, ...], tuple[Path, ...]]]:
-    """Pair files by what the wildcards stand for: case, image files, label files (none where nothing matches)."""
-    by_channel = [glob_cases(root, pattern) for pattern in images]
-    label_files = glob_cases(root, labels)
+    root: Path, images: Sequence[str], labels: str, naming: Naming = _SCANS
+) -> tuple[list[tuple[str, tuple[Path, ...], tuple[Path, ...]]], list[Path]]:
+    """Pair files by what the wildcards stand for: case, image files, label files (none where nothing matches).
+
+    What stands for the role of a file at the end of its name, such as `_mask`, makes no difference where the names are
+    not the same. Returns these, and all label files.
+    """
+    by_channel = [glob_cases(root, pattern, naming) for pattern in images]
+    label_files = glob_cases(root, labels, naming)
     # A label map may match the images' pattern too, as scan_gt.nii.gz matches *.nii.gz.
     taken = set(label_files.values())
     cases = [case for case, path in by_channel[0].items() if path not in taken]
     if not cases:
         raise DataError(f"Expected images that match {images[0]!r} in {root}, but got none. Change the pattern.")
     pairs: list[tuple[str, tuple[Path, ...], tuple[Path, ...]]] = []
+    by_role = {name: path for name, path in label_files.items() if name not in cases}
+    by_role = by_name(by_role.values(), {path: without_role(name) for name, path in by_role.items()}.__getitem__)
     for case in cases:
-        missing = [pattern for pattern, files in zip(images, by_channel, strict=True) if case not in files]
-        if missing:
+        if missing := [pattern for pattern, files in zip(images, by_channel, strict=True) if case not in files]:
             raise DataError(f"Expected every channel of case {case}, but nothing matches {missing[0]!r}. Add the file.")
-        label = (label_files[case],) if case in label_files else ()
+        path = label_files.get(case) or by_role.get(without_role(case))
+        label = () if path is None else (path,)
         pairs.append((case, tuple(files[case] for files in by_channel), label))
-    return pairs
+    return pairs, list(label_files.values())
 
+
+# What files in folders of images and of labels may have behind the name of their case.
+_ROLE = re.compile(r"[_-](image|img|scan|segmentation|seg|labels?|masks?|gt)$", re.IGNORECASE)
+
+
+def without_role(name: str) -> str:
+    """Return the name of a case from that of a file, which may end in `_image`, `_mask` and the like."""
+    return _ROLE.sub("", name)
+
+
+def by_name(files: Iterable[Path], name_of: Callable[[Path], str]) -> dict[str, Path]:
+    """Return the file of each case; there must be one."""
+    paths: dict[str, Path] = {}
+    for path in files:
+        other = paths.setdefault(name_of(path), path)
+        if other is not path:
+            raise DataError(f"Expected one file per case, but got {other} and {path}. Remove the copy.")
+    return paths
+
+
+#: What people call the folder of their scans, and beside it that of the label maps.
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "scans")
+LABEL_FOLDERS = ("labels", "label", "masks", "mask", "segmentations", "segmentation")
 
 _ENDINGS = (".nii.gz", ".nii")
 _NUMBERED = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
@@ -180,6 +235,20 @@ def stem(path: Path) -> str:
     return path.name[: len(path.name) - len(ending)]
 
 
+def only_folder(root: Path, names: Collection[str]) -> Path | None:
+    """Return the folder in `root` that has one of these names, in any case; None if there are several, or none."""
+    below = [] if is_closed(root) else root.iterdir()
+    folders = [path for path in below if path.name.lower() in names and path.is_dir()]
+    return folders[0] if len(folders) == 1 else None
+
+
+def nifti_files(folder: Path) -> list[Path]:
+    """Return the NIfTI files of a folder, sorted, without macOS's hidden companions; none where there is no folder."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if is_nifti(path) and not path.name.startswith("."))
+
+
 def case_and_channel(path: Path) -> tuple[str, str] | None:
     """Return the case and the four digits of its channel, or None for a file that is not called so."""
     match = _NUMBERED.fullmatch(stem(path))
@@ -189,12 +258,9 @@ def case_and_channel(path: Path) -> tuple[str, str] | None:
 def channel_fault(case: str, files: Sequence[Path]) -> str:
     """Return what is wrong with the sorted files of a case: they must be 0000, 0001, … and each once."""
     numbers = [stem(path)[-4:] for path in files]
-    copy = next((k for k in range(1, len(files)) if numbers[k] == numbers[k - 1]), None)
-    if copy is not None:
-        return (
-            f"Expected one file for each channel of case {case}, but got {files[copy - 1]} and {files[copy]}. "
-            "Remove the copy."
-        )
+    for (number, path), (other, copy) in pairwise(zip(numbers, files, strict=True)):
+        if number == other:
+            return f"Expected one file for each channel of case {case}, but got {path} and {copy}. Remove the copy."
     expected = [f"{number:04d}" for number in range(len(files))]
     if numbers != expected:
         return (

@@ -1,14 +1,13 @@
 """TransUNet's layout, which ACDC and Synapse share: h5 volumes and one file per slice, normalised, geometry lost."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from adawac.data.cases import Array, Case, CaseRef
+from adawac.data.cases import Array, Case, CaseRef, name_file
 from adawac.data.sources.scan_files import read_arrays, to_class_indices
-from adawac.data.sources.source import Source
+from adawac.data.sources.source import ListedSource
 from adawac.errors import DataError
 
 _SLICE = re.compile(r"(?P<case>.+)_slice_?(?P<number>\d+)\.(h5|npz)")
@@ -27,8 +26,7 @@ def group_slices(folder: Path) -> dict[str, tuple[Path, ...]]:
         if match := _SLICE.fullmatch(path.name):
             slices.setdefault(match["case"], {})[int(match["number"])] = path
     for case, numbers in slices.items():
-        missing = sorted(set(range(max(numbers) + 1)) - set(numbers))
-        if missing:
+        if missing := sorted(set(range(max(numbers) + 1)) - set(numbers)):
             raise DataError(
                 f"Expected the slices 0 to {max(numbers)} of {case} in {folder}, but {missing[:5]} are missing. "
                 "Copy them again: slice numbers are part of a sample's id."
@@ -36,9 +34,8 @@ def group_slices(folder: Path) -> dict[str, tuple[Path, ...]]:
     return {case: tuple(numbers[number] for number in sorted(numbers)) for case, numbers in slices.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SliceSource(Source):
-    """Cases whose files hold `image` and `label` with the slices first; subclasses find them."""
+class SliceSource(ListedSource):
+    """Cases whose files hold `image` and `label` with the slices first."""
 
     def load(self, ref: CaseRef) -> Case:
         """Read a volume file, or stack the slice files."""
@@ -46,7 +43,7 @@ class SliceSource(Source):
         shapes = {image.shape for image, _ in parts}
         if len(shapes) != 1:
             raise DataError(
-                f"Expected the slices of {ref.name_file()} to have one shape, but got {sorted(shapes)}. Export again."
+                f"Expected the slices of {name_file(ref)} to have one shape, but got {sorted(shapes)}. Export again."
             )
         whole = parts[0][0].ndim == 3
         images, labels = zip(*parts, strict=True)
