@@ -163,24 +163,6 @@ def normalise(device, ours, images, tokens, channels, added, passed, dtype=torch
     ]
 
 
-def layer_norm(device, ours, tokens, channels, dtype):
-    from adawac.kernels import blocks, fuse
-
-    torch.manual_seed(0)
-    norm = torch.nn.LayerNorm(channels).to(device)
-    x = draw(2, tokens, channels, dtype=dtype, device=device).add(1).requires_grad_()
-    if ours:
-        fuse(norm)
-        assert type(norm) is blocks.LayerNorm
-        with torch.autocast(torch.device(device).type, HALF):
-            y = norm(x)
-        assert y.dtype == torch.float32
-    else:
-        y = F.layer_norm(x.double(), (channels,), *(tensor.double() for tensor in norm.parameters()))
-    gradient = draw(*y.shape, seed=2, device=device).to(y.dtype)
-    return [y, *torch.autograd.grad(y, [x, *norm.parameters()], gradient)]
-
-
 def addition(device, ours, tokens, channels, dtype=torch.float32):
     from adawac.kernels import tokens as module
 
@@ -272,7 +254,6 @@ CASES = {
     "layer norm of what passes by": (normalise, 1, 700, 8, False, True),
     "add and layer norm": (normalise, 2, 5, 70, True, True),
     "add half precision and layer norm": (normalise, 1, 7, 16, True, True, HALF),
-    "layer norm in float32 under autocast": (layer_norm, 5, 300, torch.float32),
     "add": (addition, 7, 16),
     "add half precision, many tokens": (addition, 1100, 5, HALF),
     "gelu": (gelu, 5, 1000),

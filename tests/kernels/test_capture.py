@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from adawac.config import override
-from adawac.kernels.weight_cast import CastWeights
+from adawac.kernels.convolutions import CastWeights
 from adawac.runs import Run
 from adawac.train import fit
 from adawac.train.setup import set_up
@@ -54,6 +54,7 @@ def outcome(run: Run):
     [
         {},
         {"method.name": "pair", "method.preset": "official"},
+        {"method.preset": "robust"},
         {"method.preset": "official", "forward": "encoder", "method.options": {"views": "first"}},
         {"optim.clip_norm": 0.5, "optim.ema_decay": 0.9, "optim.schedule": "poly", "optim.warmup_epochs": 1},
         {"optim.optimizer": "adamw", "optim.lr": 0.001},

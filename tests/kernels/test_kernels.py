@@ -10,11 +10,10 @@ from torch import nn
 from adawac import losses
 from adawac.kernels import availability, class_sums, fuse, norms
 from adawac.kernels.blocks import StdConv2d
-from adawac.kernels.convolutions import Conv2d, can_convolve_gray, can_standardise, gray
+from adawac.kernels.convolutions import CastWeights, Conv2d, can_convolve_gray, can_standardise, gray
 from adawac.kernels.resizing import MaxPool2d, can_enlarge
 from adawac.kernels.tokens import can_gelu, can_normalise
 from adawac.kernels.warp import can_warp
-from adawac.kernels.weight_cast import CastWeights
 from adawac.models import build
 from tests.kernels.interpreter import computed_by
 from tests.kernels.kernel_cases import CASES, computed
@@ -80,8 +79,8 @@ def willing(monkeypatch):
     monkeypatch.setattr(norms, "works", lambda device: True)
     monkeypatch.setattr("adawac.kernels.tokens.works", lambda device: True)
     monkeypatch.setattr("adawac.kernels.convolutions.works", lambda device: True)
-    monkeypatch.setattr("adawac.kernels.convolutions.standardising_works", lambda device: True)
-    monkeypatch.setattr("adawac.kernels.class_sums._works", lambda device: True)
+    monkeypatch.setattr("adawac.kernels.class_sums.works", lambda device: True)
+    monkeypatch.setattr("adawac.kernels.warp.works", lambda device: True)
 
 
 def test_maps_that_cannot_be_enlarged_go_to_torch(willing):
@@ -189,8 +188,7 @@ def test_logits_that_the_kernel_cannot_take_go_to_torch(willing):
     assert not class_sums.can_sum(logits, labels[:, :5])
 
 
-def test_images_that_the_warp_cannot_take_go_to_torch(willing, monkeypatch):
-    monkeypatch.setattr("adawac.kernels.warp._works", lambda device: True)
+def test_images_that_the_warp_cannot_take_go_to_torch(willing):
     values, starts, maps = torch.randn(24), torch.tensor([0, 12]), torch.zeros(2, 2, 3)
     labels, shapes = (torch.zeros(24, dtype=torch.uint8), starts), torch.tensor([[4, 3], [4, 3]])
     assert can_warp((values, starts), labels, shapes, maps, 1)
@@ -205,15 +203,15 @@ def test_images_that_the_warp_cannot_take_go_to_torch(willing, monkeypatch):
 
 def test_without_triton_the_losses_are_torchs(monkeypatch, caplog):
     monkeypatch.setattr(availability, "INTERPRETED", True)
-    monkeypatch.setitem(sys.modules, "adawac.kernels.pixel_kernels", None)
-    class_sums._works.cache_clear()
+    monkeypatch.setitem(sys.modules, "adawac.kernels.norm_kernels", None)
+    norms.works.cache_clear()
     try:
         logits, labels = torch.randn(2, 4, 5, 5), torch.randint(0, 4, (2, 5, 5))
         results = losses.cross_entropy(logits, labels)
         torch.testing.assert_close(results, F.cross_entropy(logits, labels, reduction="none").mean((1, 2)))
-        assert "Losses run on torch's own kernels" in caplog.text
+        assert "Everything runs on torch's own kernels" in caplog.text
     finally:
-        class_sums._works.cache_clear()
+        norms.works.cache_clear()
 
 
 @pytest.mark.parametrize(("name", "joins"), [("unet", 4), ("transunet-small", 3)])

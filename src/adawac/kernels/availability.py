@@ -1,8 +1,10 @@
-"""Whether our Triton kernels run on a device."""
+"""Our Triton kernels: whether they run on a device, and how they are launched there."""
 
 import logging
 import os
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +25,24 @@ def plain(x: Tensor) -> bool:
     )
 
 
+def launch(module: str, kernel: str, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    """Run a kernel of one of this package's modules on its arguments' device; Triton is imported for the first."""
+    compiled = getattr(import_module(f"adawac.kernels.{module}"), kernel)
+    with torch.cuda.device_of(next(argument for argument in arguments if isinstance(argument, Tensor))):
+        compiled[grid](*arguments, **constants)
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """Return the type to compute in: autocast's where that is on, or else the tensor's own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def power_of_two(number: int) -> int:
+    """Return the least power of two that is not less than a number."""
+    return 1 << (number - 1).bit_length()
+
+
 def _check_version() -> None:
     import triton  # type: ignore[import-untyped]
 
@@ -30,7 +50,7 @@ def _check_version() -> None:
         raise RuntimeError(f"Expected Triton 3.3 or newer, but got {triton.__version__}. Install a newer torch.")
 
 
-def succeeds(what: str, device: torch.device, trial: Callable[[], None]) -> bool:
+def succeeds(device: torch.device, trial: Callable[[], None]) -> bool:
     """Tell whether a trial of kernels goes well there: Triton needs a GPU that it knows, and a C compiler."""
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
@@ -38,8 +58,7 @@ def succeeds(what: str, device: torch.device, trial: Callable[[], None]) -> bool
             trial()
     except Exception as error:  # Triton raises whatever its compiler, the driver or the system do
         log.warning(
-            "%s run on torch's own kernels, which are slower: Triton's do not work on %s (%s: %s).",
-            what,
+            "Everything runs on torch's own kernels, which are slower: Triton's do not work on %s (%s: %s).",
             device,
             type(error).__name__,
             next(iter(str(error).splitlines()), ""),

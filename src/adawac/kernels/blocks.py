@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adawac.kernels import side_stream
 from adawac.kernels.convolutions import (
     Conv2d,
     can_convolve_gray,
@@ -28,7 +27,6 @@ from adawac.kernels.tokens import (
     can_normalise,
     gelu_and_drop,
     linear,
-    normalised,
     seeds,
     split_heads,
 )
@@ -37,14 +35,6 @@ from adawac.models import transunet
 
 _timm_layers: Any = library("timm.layers", "timm")
 _timm_attention: Any = library("timm.models.vision_transformer", "timm")
-
-
-class LayerNorm(nn.LayerNorm):
-    """torch's layer norm of tokens."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the normalised tokens."""
-        return normalised(input, self) if can_normalise(input, self) else super().forward(input)
 
 
 class Attention(_timm_attention.Attention):  # type: ignore[misc]
@@ -138,27 +128,26 @@ def _rate(drop: nn.Module) -> float:
     return drop.p if isinstance(drop, nn.Dropout) and drop.training else 0.0
 
 
+def _without(block: Any, *parts: str) -> bool:
+    """Tell whether a block lacks these parts, or has in their places what does nothing."""
+    return all(type(getattr(block, part, None)) in (type(None), nn.Identity) for part in parts)
+
+
 def _bare(block: Any) -> bool:
     """Tell whether nothing comes between a branch and its addition."""
-    return all(type(getattr(block, name)) is nn.Identity for name in ("ls1", "ls2", "drop_path1", "drop_path2"))
+    return _without(block, "ls1", "ls2", "drop_path1", "drop_path2")
 
 
 def _exact_gelu(block: Any) -> bool:
-    return type(block.act) is nn.GELU and block.act.approximate == "none" and type(block.norm) is nn.Identity
-
-
-def _wide(norm: Any) -> bool:
-    """Tell whether a token has work for a whole program."""
-    return bool(norm.normalized_shape[-1] >= 256)
+    return type(block.act) is nn.GELU and block.act.approximate == "none" and _without(block, "norm")
 
 
 def _unscaled(block: Any) -> bool:
-    return type(getattr(block, "norm", nn.Identity())) is nn.Identity
+    return _without(block, "norm")
 
 
 # What takes which class's place.
 TRANSFORMERS: Mapping[type, tuple[type, Callable[[Any], bool]]] = {
-    nn.LayerNorm: (LayerNorm, _wide),
     _timm_attention.Attention: (Attention, _unscaled),
     _timm_attention.Block: (TransformerBlock, _bare),
     _timm_layers.Mlp: (Mlp, _exact_gelu),
@@ -199,11 +188,8 @@ class StdConv2d(_timm_layers.StdConv2d):  # type: ignore[misc]
         weight = self.weight if is_standardised(self.weight) else self.standard()
         if weight is None:
             return super().forward(x)  # type: ignore[no-any-return]
-        uses = side_stream.used(weight)
         if can_convolve_gray(single := gray(x), self):
             return convolve_gray(single, weight.sum(1, keepdim=True), self.bias, self.stride[0], self.padding[0])
-        if uses is not None:
-            return side_stream.convolve(x, weight, self, uses)
         return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
@@ -238,46 +224,34 @@ class ResNetEncoder(_smp_resnet.ResNetEncoder):  # type: ignore[misc]
         return features
 
 
-class TorchvisionBasicBlock(_torchvision.BasicBlock):  # type: ignore[misc]
+class _ResidualBlock(nn.Module):
+    """A ResNet's block of two or three convolutions, each with a norm and an activation, before torch's own class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output."""
+        block: Any = self
+        out, last = x, 3 if hasattr(block, "conv3") else 2
+        for number in range(1, last + 1):
+            act = block.relu if hasattr(block, "relu") else getattr(block, f"act{number}")
+            out = getattr(block, f"conv{number}")(out)
+            out = activated(getattr(block, f"bn{number}"), out, act, _shortcut(block, x) if number == last else None)
+        return out
+
+
+class TorchvisionBasicBlock(_ResidualBlock, _torchvision.BasicBlock):  # type: ignore[misc]
     """torchvision's block of two convolutions."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
-        out = activated(self.bn1, self.conv1(x), self.relu)
-        out = self.conv2(out)
-        return activated(self.bn2, out, self.relu, _shortcut(self, x))
 
-
-class TorchvisionBottleneck(_torchvision.Bottleneck):  # type: ignore[misc]
+class TorchvisionBottleneck(_ResidualBlock, _torchvision.Bottleneck):  # type: ignore[misc]
     """torchvision's block of three convolutions."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
-        out = activated(self.bn1, self.conv1(x), self.relu)
-        out = activated(self.bn2, self.conv2(out), self.relu)
-        out = self.conv3(out)
-        return activated(self.bn3, out, self.relu, _shortcut(self, x))
 
-
-class TimmBasicBlock(_timm.BasicBlock):  # type: ignore[misc]
+class TimmBasicBlock(_ResidualBlock, _timm.BasicBlock):  # type: ignore[misc]
     """timm's block of two convolutions."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
-        out = activated(self.bn1, self.conv1(x), self.act1)
-        out = self.conv2(out)
-        return activated(self.bn2, out, self.act2, _shortcut(self, x))
 
-
-class TimmBottleneck(_timm.Bottleneck):  # type: ignore[misc]
+class TimmBottleneck(_ResidualBlock, _timm.Bottleneck):  # type: ignore[misc]
     """timm's block of three convolutions."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
-        out = activated(self.bn1, self.conv1(x), self.act1)
-        out = activated(self.bn2, self.conv2(out), self.act2)
-        out = self.conv3(out)
-        return activated(self.bn3, out, self.act3, _shortcut(self, x))
 
 
 class TimmBottleneckV2(_timm_v2.Bottleneck):  # type: ignore[misc]
@@ -337,8 +311,7 @@ def _always(block: Any) -> bool:
 
 def _plain(block: Any) -> bool:
     """Tell whether a block of timm's ResNets has no part between a norm and its ReLU."""
-    parts = (getattr(block, name, None) for name in ("drop_block", "aa", "se", "drop_path"))
-    return all(part is None or type(part) is nn.Identity for part in parts)
+    return _without(block, "drop_block", "aa", "se", "drop_path")
 
 
 def _repeats(block: Any) -> bool:
@@ -346,8 +319,9 @@ def _repeats(block: Any) -> bool:
 
 
 def _plain_v2(block: Any) -> bool:
-    ends_bare = all(type(getattr(block.norm3, name, None)) is nn.Identity for name in ("drop", "act"))
-    return ends_bare and type(block.drop_path) is nn.Identity
+    return (
+        isinstance(block.norm3, GroupNormAct) and _without(block.norm3, "drop", "act") and _without(block, "drop_path")
+    )
 
 
 def _pair(module: nn.Module, after: nn.Module | None = None) -> bool:

@@ -29,7 +29,7 @@ class Captured:
     def __init__(self, function: Callable[..., None], forget: Callable[[], None], warmup: int = 2):
         self.function, self.forget, self.warmup = function, forget, warmup
         self.reason: str | None = None
-        self._stream = torch.cuda.Stream(priority=-1)  # before what the function itself puts on other streams
+        self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()
         self._calls: dict[Any, int] = {}
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}

@@ -5,7 +5,6 @@ twice and writes their gradient once.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from adawac.kernels.availability import plain, succeeds
+from adawac.kernels.availability import launch, plain, power_of_two
+from adawac.kernels.norms import works
 
 CLASSES = 64  # of more, a tile would hold too few pixels
 TILE = 2048  # elements that a program handles at a time
@@ -48,23 +48,8 @@ def can_sum(logits: Tensor, labels: Tensor) -> bool:
         and labels.device == logits.device
         and labels.shape == (logits.shape[0], logits.shape[2])
         and not labels.is_floating_point()
-        and _works(logits.device)
+        and works(logits.device)
     )
-
-
-@lru_cache
-def _works(device: torch.device) -> bool:
-    def trial() -> None:
-        logits = torch.linspace(-1, 2, 24, device=device).reshape(2, 3, 4).requires_grad_()
-        labels = torch.arange(8, device=device).reshape(2, 4) % 3
-        sums = class_sums(logits, labels)[:, :3].sum(2)
-        p = logits.softmax(1)
-        true = p.gather(1, labels.unsqueeze(1))
-        wanted = torch.stack([true.log().sum((1, 2)), true.sum((1, 2)), p.sum((1, 2))], 1)
-        gradients = [torch.autograd.grad(values.square().sum(), logits)[0] for values in (sums, wanted)]
-        torch.testing.assert_close([sums, gradients[0]], [wanted, gradients[1]], rtol=1e-3, atol=1e-3)
-
-    return succeeds("Losses", device, trial)
 
 
 class _ClassSums(torch.autograd.Function):
@@ -72,11 +57,9 @@ class _ClassSums(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, squared: bool, ignore_index: int | None) -> Tensor:
-        from adawac.kernels import pixel_kernels
-
         samples, classes, pixels = logits.shape
         labels = labels.contiguous()
-        ctx.tile = {"BLOCK_K": 1 << (classes - 1).bit_length()}
+        ctx.tile = {"BLOCK_K": power_of_two(classes)}
         ctx.tile["BLOCK_P"] = TILE // ctx.tile["BLOCK_K"]
         ctx.how = {"SQUARED": squared, "IGNORE": ignore_index is not None}
         ctx.ignored = -1 if ignore_index is None else ignore_index
@@ -84,34 +67,25 @@ class _ClassSums(torch.autograd.Function):
         chunk = ceil(tiles / min(tiles, ceil(PROGRAMS / samples))) * ctx.tile["BLOCK_P"]
         chunks = ceil(pixels / chunk)
         partial = torch.empty((samples, chunks, 4, classes), device=logits.device)
-        strides = logits.stride()
-        with torch.cuda.device_of(logits):
-            pixel_kernels.sums[(chunks, samples)](
-                logits, labels, partial, pixels, chunk, *strides, classes, ctx.ignored, **ctx.how, **ctx.tile
-            )
+        launch(
+            "pixel_kernels", "sums", (chunks, samples),
+            logits, labels, partial,
+            pixels, chunk, *logits.stride(), classes, ctx.ignored,
+            **ctx.how, **ctx.tile,
+        )  # fmt: skip
         ctx.save_for_backward(logits, labels)
         return partial.sum(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dsums: Tensor) -> Sequence[Tensor | None]:
-        from adawac.kernels import pixel_kernels
-
         logits, labels = ctx.saved_tensors
         samples, classes, pixels = logits.shape
         result = torch.empty_strided(logits.shape, logits.stride(), dtype=logits.dtype, device=logits.device)
-        grid = (ceil(pixels / ctx.tile["BLOCK_P"]), samples)
-        with torch.cuda.device_of(logits):
-            pixel_kernels.gradient[grid](
-                logits,
-                labels,
-                dsums.contiguous(),
-                result,
-                pixels,
-                *logits.stride(),
-                classes,
-                ctx.ignored,
-                **ctx.how,
-                **ctx.tile,
-            )
+        launch(
+            "pixel_kernels", "gradient", (ceil(pixels / ctx.tile["BLOCK_P"]), samples),
+            logits, labels, dsums.contiguous(), result,
+            pixels, *logits.stride(), classes, ctx.ignored,
+            **ctx.how, **ctx.tile,
+        )  # fmt: skip
         return result, None, None, None

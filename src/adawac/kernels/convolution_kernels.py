@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def own_columns(columns, width, BLOCK_P: tl.constexpr):
+def _own_columns(columns, width, BLOCK_P: tl.constexpr):
     """Return this program's columns of all images: which there are, their images and their places in the row."""
     at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     return at < columns, (at // width).to(tl.int64), at % width
@@ -27,35 +27,16 @@ def _matrix(weight, tap, k, out, to_out, to_in, to_row, to_column, INPUTS: tl.co
     return tl.load(weight + tap * to_row + at, mask=(k < 3 * INPUTS)[:, None] & (out < OUTPUTS)[None, :], other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns", "height", "rows"])
 def convolve(
-    x,
-    weight,
-    bias,
-    y,
-    columns,
-    height,
-    width,
-    rows,
-    to_out,
-    to_in,
-    to_row,
-    to_column,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    FLIP: tl.constexpr,
-    BIAS: tl.constexpr,
-    CACHE: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_O: tl.constexpr,
-):
-    """Write some rows of y = x * weight + bias; `weight` is read by its strides, or mirrored where FLIP says so."""
-    valid, image, column = own_columns(columns, width, BLOCK_P)
+    x, weight, bias, y,
+    columns, height, width, rows, to_out, to_in, to_row, to_column,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BIAS: tl.constexpr, CACHE: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_O: tl.constexpr,
+):  # fmt: skip
+    """Write some rows of y = x * weight + bias; `weight` is read by its strides, which may be negative."""
+    valid, image, column = _own_columns(columns, width, BLOCK_P)
     out = tl.program_id(2) * BLOCK_O + tl.arange(0, BLOCK_O)
-    if FLIP:  # the last tap first, and back from there
-        weight += 2 * (to_row + to_column)
-        to_row, to_column = -to_row, -to_column
     top, middle, bottom, within = (), (), (), ()
     for block in tl.static_range(0, 3 * INPUTS, BLOCK_K):
         k = block + tl.arange(0, BLOCK_K)
@@ -87,28 +68,18 @@ def convolve(
         above, here = here, below
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns", "height", "rows"])
 def weight_gradient(
-    x,
-    dy,
-    partial,
-    columns,
-    height,
-    width,
-    rows,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    BIAS: tl.constexpr,
-    CACHE: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    x, dy, partial,
+    columns, height, width, rows,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BIAS: tl.constexpr, CACHE: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """Leave the gradients over some rows of x in `partial`: (programs, OUTPUTS, 3, 3·INPUTS), then the bias's.
 
     Each row of x is multiplied with the three rows of dy around it, side by side in one matrix.
     """
-    valid, image, column = own_columns(columns, width, BLOCK_P)
+    valid, image, column = _own_columns(columns, width, BLOCK_P)
     k, n = tl.program_id(2) * BLOCK_K + tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
     tap, out = n // OUTPUTS, n % OUTPUTS
     within = _within(valid, column, k, width, INPUTS)
@@ -136,7 +107,7 @@ def weight_gradient(
         tl.store(partial + size - OUTPUTS + out, tl.sum(sums, 0), mask=tap == 1)  # dy's own row
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs", "elements"])
 def summed(partial, weight, bias, programs, size, elements, BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr):
     """Write the sum of all programs' gradients, each of `size`: `elements` to the weight, the rest to the bias."""
     at = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)
@@ -161,17 +132,9 @@ def _taps(KERNEL: tl.constexpr, PADDING: tl.constexpr, BLOCK_K: tl.constexpr):
 @triton.jit
 def _windows(
     x,
-    row,
-    valid,
-    image,
-    column,
-    height,
-    width,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PADDING: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
+    row, valid, image, column, height, width,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     """Load the windows of one row of outputs, zero beyond the border.
 
     They begin one place before the kernel where it would begin at odd pixels: so they are loaded in pairs. What lies
@@ -188,27 +151,13 @@ def _windows(
 
 @triton.jit
 def convolve_gray(
-    x,
-    weight,
-    bias,
-    y,
-    columns,
-    height,
-    width,
-    out_height,
-    out_width,
-    rows,
-    OUTPUTS: tl.constexpr,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PADDING: tl.constexpr,
-    BIAS: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_O: tl.constexpr,
-):
+    x, weight, bias, y,
+    columns, height, width, out_height, out_width, rows,
+    OUTPUTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_O: tl.constexpr,
+):  # fmt: skip
     """Write some rows of y = x * weight + bias; `weight` is (OUTPUTS, KERNEL, KERNEL)."""
-    valid, image, column = own_columns(columns, out_width, BLOCK_P)
+    valid, image, column = _own_columns(columns, out_width, BLOCK_P)
     tap, real = _taps(KERNEL, PADDING, BLOCK_K)
     out = tl.arange(0, BLOCK_O)
     matrix = tl.load(
@@ -230,26 +179,13 @@ def convolve_gray(
 
 @triton.jit
 def gray_weight_gradient(
-    x,
-    dy,
-    partial,
-    columns,
-    height,
-    width,
-    out_height,
-    out_width,
-    rows,
-    OUTPUTS: tl.constexpr,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PADDING: tl.constexpr,
-    BIAS: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_O: tl.constexpr,
-):
+    x, dy, partial,
+    columns, height, width, out_height, out_width, rows,
+    OUTPUTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_O: tl.constexpr,
+):  # fmt: skip
     """Leave the gradients over some rows of dy in `partial`: (programs, OUTPUTS, KERNEL, KERNEL), then the bias's."""
-    valid, image, column = own_columns(columns, out_width, BLOCK_P)
+    valid, image, column = _own_columns(columns, out_width, BLOCK_P)
     tap, real = _taps(KERNEL, PADDING, BLOCK_K)
     out = tl.arange(0, BLOCK_O)
     total = tl.zeros((BLOCK_O, BLOCK_K), tl.float32)

@@ -1,7 +1,9 @@
-"""Convolutions on the kernels of this package: of grey images, 3×3 between few channels, weight-standardised."""
+"""Convolutions on the kernels of this package: of grey images, 3×3 between few channels, weight-standardised.
 
-from collections.abc import Sequence
-from functools import lru_cache
+Also all weights of a network in bf16 at once: autocast casts each one, and its gradient back, separately.
+"""
+
+from collections.abc import Callable, Sequence
 from math import ceil, prod
 from typing import Any
 
@@ -9,10 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from adawac.kernels import side_stream
-from adawac.kernels.availability import plain, succeeds
+from adawac.kernels.availability import autocast_dtype, launch, plain, power_of_two
 from adawac.kernels.norms import fits, works
-from adawac.kernels.side_stream import await_gradients, mark_late
 
 BLOCK_R, BLOCK_E = 64, 32  # parts and elements of a tile
 
@@ -28,22 +28,15 @@ def add_up(
         dtype: Of the weight.
         bias: The bias's type; None if there is none.
     """
-    from adawac.kernels import convolution_kernels
-
     parts, size = partial.shape
     weight = torch.empty(tuple(shape), dtype=dtype, device=partial.device)
     of_bias = None if bias is None else torch.empty(size - prod(shape), dtype=bias, device=partial.device)
-    with torch.cuda.device_of(partial):
-        convolution_kernels.summed[(ceil(size / BLOCK_E),)](
-            partial,
-            weight,
-            weight if of_bias is None else of_bias,
-            parts,
-            size,
-            prod(shape),
-            BLOCK_R=BLOCK_R,
-            BLOCK_E=BLOCK_E,
-        )
+    launch(
+        "convolution_kernels", "summed", (ceil(size / BLOCK_E),),
+        partial, weight, weight if of_bias is None else of_bias,
+        parts, size, prod(shape),
+        BLOCK_R=BLOCK_R, BLOCK_E=BLOCK_E,
+    )  # fmt: skip
     return weight, of_bias
 
 
@@ -51,8 +44,7 @@ KERNEL, GRAY_OUTPUTS = 7, 128  # at most
 PIXELS = 128 * 128  # below, an image is small, and so is the time it takes
 # Tiles: rows of a program, its columns.
 GRAY_ROWS, GRAY_GRADIENT_ROWS = 4, 28
-GRAY_CONVOLVE = {"BLOCK_P": 64, "num_warps": 4, "num_stages": 1}
-GRAY_GRADIENT = {"BLOCK_P": 64, "num_warps": 4, "num_stages": 1}
+GRAY = {"BLOCK_P": 64, "num_warps": 4, "num_stages": 1}
 
 
 def gray(x: Tensor) -> Tensor:
@@ -76,21 +68,15 @@ def can_convolve_gray(x: Tensor, conv: nn.Conv2d) -> bool:
         and x.is_contiguous()
         and x.shape[2] * x.shape[3] >= PIXELS
         and x.numel() < 2**31  # pixels are counted in 32 bits
-        and _type(x) in (torch.bfloat16, torch.float16)
+        and autocast_dtype(x) in (torch.bfloat16, torch.float16)
         and works(x.device)
     )
 
 
 def convolve_gray(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """Return the convolution of an image (N, 1, H, W) with a weight (C, 1, k, k), channels-last."""
-    y: Tensor = _ConvolveGray.apply(x, weight.to(_type(x)), bias, stride, padding)
+    y: Tensor = _ConvolveGray.apply(x, weight.to(autocast_dtype(x)), bias, stride, padding)
     return y
-
-
-def _type(x: Tensor) -> torch.dtype:
-    """Return the type to compute in: autocast's, or else the image's own."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 class _ConvolveGray(torch.autograd.Function):
@@ -98,8 +84,6 @@ class _ConvolveGray(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-        from adawac.kernels import convolution_kernels
-
         images, _, height, width = x.shape
         outputs, _, kernel, _ = weight.shape
         high, wide = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
@@ -109,36 +93,30 @@ class _ConvolveGray(torch.autograd.Function):
         ctx.weight, ctx.bias = weight.shape, None if bias is None else bias.dtype
         ctx.sizes = images * wide, height, width, high, wide
         ctx.tile = _tile(outputs, kernel, stride, padding)
-        with torch.cuda.device_of(x):
-            convolution_kernels.convolve_gray[(ceil(images * wide / GRAY_CONVOLVE["BLOCK_P"]), ceil(high / GRAY_ROWS))](
-                x,
-                weight.contiguous(),
-                weight if bias is None else bias,
-                y,
-                *ctx.sizes,
-                GRAY_ROWS,
-                BIAS=bias is not None,
-                **ctx.tile,
-                **GRAY_CONVOLVE,
-            )
+        launch(
+            "convolution_kernels", "convolve_gray", (ceil(images * wide / GRAY["BLOCK_P"]), ceil(high / GRAY_ROWS)),
+            x, weight.contiguous(), weight if bias is None else bias, y,
+            *ctx.sizes, GRAY_ROWS,
+            BIAS=bias is not None, **ctx.tile, **GRAY,
+        )  # fmt: skip
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
-        from adawac.kernels import convolution_kernels
-
         (x,) = ctx.saved_tensors
         dy = dy.contiguous(memory_format=torch.channels_last)
         outputs, high = dy.shape[1:3]
         bias = ctx.bias if ctx.needs_input_grad[2] else None
-        blocks, parts = ceil(ctx.sizes[0] / GRAY_GRADIENT["BLOCK_P"]), ceil(high / GRAY_GRADIENT_ROWS)
+        blocks, parts = ceil(ctx.sizes[0] / GRAY["BLOCK_P"]), ceil(high / GRAY_GRADIENT_ROWS)
         taps = ctx.weight.numel() // outputs
         partial = torch.empty((blocks * parts, outputs * (taps + (bias is not None))), device=x.device)
-        with torch.cuda.device_of(x):
-            convolution_kernels.gray_weight_gradient[(blocks, parts)](
-                x, dy, partial, *ctx.sizes, GRAY_GRADIENT_ROWS, BIAS=bias is not None, **ctx.tile, **GRAY_GRADIENT
-            )
+        launch(
+            "convolution_kernels", "gray_weight_gradient", (blocks, parts),
+            x, dy, partial,
+            *ctx.sizes, GRAY_GRADIENT_ROWS,
+            BIAS=bias is not None, **ctx.tile, **GRAY,
+        )  # fmt: skip
         dweight, dbias = add_up(partial, ctx.weight, dy.dtype, bias)
         return None, dweight, dbias, None, None
 
@@ -149,8 +127,8 @@ def _tile(outputs: int, kernel: int, stride: int, padding: int) -> dict[str, int
         "KERNEL": kernel,
         "STRIDE": stride,
         "PADDING": padding,
-        "BLOCK_K": 8 * (1 << (kernel - 1).bit_length()),
-        "BLOCK_O": max(16, 1 << (outputs - 1).bit_length()),
+        "BLOCK_K": 8 * power_of_two(kernel),
+        "BLOCK_O": _matrix_side(outputs),
     }
 
 
@@ -168,14 +146,11 @@ class Conv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolved input."""
-        uses = side_stream.used(self.weight)
         if self.in_channels == 1 and can_convolve_gray(input, self):
             return convolve_gray(input, self.weight, self.bias, self.stride[0], int(self.padding[0]))
         if self.fits(input):
             y: Tensor = _Convolve.apply(input, self.weight.to(input.dtype), self.bias)
             return y
-        if uses is not None and self.padding_mode == "zeros" and not isinstance(self.padding, str):
-            return side_stream.convolve(input, self.weight, self, uses)
         return super().forward(input)
 
     def fits(self, x: Tensor) -> bool:
@@ -221,31 +196,22 @@ class _Convolve(torch.autograd.Function):
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, mirrored: bool = False) -> Tensor:
-    from adawac.kernels import convolution_kernels
-
     images, inputs, height, width = x.shape
     outputs, columns = len(weight), images * width
-    block = min(_power(outputs), CHANNELS)
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    to_out, to_in, to_row, to_column = weight.stride()
+    if mirrored:  # the last tap first, and back from there
+        weight, to_row, to_column = weight[:, :, 2:, 2:], -to_row, -to_column
+    block = min(_matrix_side(outputs), CHANNELS)
     y = torch.empty((images, outputs, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    with torch.cuda.device_of(x):
-        convolution_kernels.convolve[(ceil(columns / CONVOLVE["BLOCK_P"]), ceil(height / ROWS), ceil(outputs / block))](
-            x,
-            weight,
-            weight if bias is None else bias,
-            y,
-            columns,
-            height,
-            width,
-            ROWS,
-            *weight.stride(),
-            INPUTS=inputs,
-            OUTPUTS=outputs,
-            FLIP=mirrored,
-            BIAS=bias is not None,
-            BLOCK_K=min(_power(3 * inputs), SPAN),
-            BLOCK_O=block,
-            **CONVOLVE,
-        )
+    launch(
+        "convolution_kernels", "convolve",
+        (ceil(columns / CONVOLVE["BLOCK_P"]), ceil(height / ROWS), ceil(outputs / block)),
+        x, weight, weight if bias is None else bias, y,
+        columns, height, width, ROWS, to_out, to_in, to_row, to_column,
+        INPUTS=inputs, OUTPUTS=outputs, BIAS=bias is not None,
+        BLOCK_K=min(_matrix_side(3 * inputs), SPAN), BLOCK_O=block, **CONVOLVE,
+    )  # fmt: skip
     return y
 
 
@@ -253,36 +219,25 @@ def _weight_gradient(
     x: Tensor, dy: Tensor, dtype: torch.dtype, bias: torch.dtype | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of the weight and, where its type is given, of the bias."""
-    from adawac.kernels import convolution_kernels
-
     images, inputs, height, width = x.shape
     outputs, columns = dy.shape[1], images * width
-    span = min(_power(3 * inputs), GRADIENT_SPAN)
+    span = min(_matrix_side(3 * inputs), GRADIENT_SPAN)
     blocks, parts = ceil(columns / GRADIENT["BLOCK_P"]), ceil(height / GRADIENT_ROWS)
     partial = torch.empty((blocks * parts, outputs * (9 * inputs + (bias is not None))), device=x.device)
-    with torch.cuda.device_of(x):
-        convolution_kernels.weight_gradient[(blocks, parts, ceil(3 * inputs / span))](
-            x,
-            dy,
-            partial,
-            columns,
-            height,
-            width,
-            GRADIENT_ROWS,
-            INPUTS=inputs,
-            OUTPUTS=outputs,
-            BIAS=bias is not None,
-            BLOCK_K=span,
-            BLOCK_N=_power(3 * outputs),
-            **GRADIENT,
-        )
+    launch(
+        "convolution_kernels", "weight_gradient", (blocks, parts, ceil(3 * inputs / span)),
+        x, dy, partial,
+        columns, height, width, GRADIENT_ROWS,
+        INPUTS=inputs, OUTPUTS=outputs, BIAS=bias is not None,
+        BLOCK_K=span, BLOCK_N=_matrix_side(3 * outputs), **GRADIENT,
+    )  # fmt: skip
     weight, of_bias = add_up(partial, (outputs, 3, 3, inputs), dtype, bias)
     return weight.permute(0, 3, 1, 2), of_bias
 
 
-def _power(channels: int) -> int:
+def _matrix_side(channels: int) -> int:
     """Return the least power of two that a matrix unit takes and that holds the channels."""
-    return max(16, 1 << (channels - 1).bit_length())
+    return max(16, power_of_two(channels))
 
 
 ROW = 16384  # weights of an output channel that a program holds at once
@@ -296,11 +251,8 @@ def standardised(weight: Tensor, eps: float, dtype: torch.dtype | None = None) -
         eps: Added to the variance.
         dtype: Of the result; by default autocast's where that is on.
     """
-    kind = weight.device.type
-    dtype = dtype or (torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype)
-    y: Tensor = _Standardise.apply(weight, eps, dtype)
+    y: Tensor = _Standardise.apply(weight, eps, dtype or autocast_dtype(weight))
     y.is_standardised = True  # type: ignore[attr-defined]
-    mark_late([y])
     return y
 
 
@@ -317,53 +269,99 @@ def can_standardise(weight: Tensor) -> bool:
         and weight.dim() == 4
         and weight.is_contiguous(memory_format=torch.channels_last)
         and 0 < prod(weight.shape[1:]) <= ROW
-        and standardising_works(weight.device)
+        and works(weight.device)
     )
-
-
-@lru_cache
-def standardising_works(device: torch.device) -> bool:
-    """Tell whether the kernels run there. Asked once a device."""
-
-    def trial() -> None:
-        weight = torch.linspace(-2, 3, 24, device=device).square().reshape(3, 8, 1, 1).requires_grad_()
-        result = standardised(weight, 1e-3)
-        expected = torch.nn.functional.layer_norm(weight, weight.shape[1:], eps=1e-3)
-        gradient, wanted = (torch.autograd.grad(y.pow(3).sum(), weight)[0] for y in (result, expected))
-        torch.testing.assert_close((result, gradient), (expected, wanted), rtol=1e-3, atol=1e-3)
-
-    return succeeds("Standardised convolutions", device, trial)
 
 
 class _Standardise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-        from adawac.kernels import convolution_kernels
-
         rows, row = len(weight), prod(weight.shape[1:])
         y = torch.empty(weight.shape, dtype=dtype, device=weight.device, memory_format=torch.channels_last)
         stats = torch.empty((2, rows), device=weight.device)
-        with torch.cuda.device_of(weight):
-            convolution_kernels.standardise[(rows,)](weight, y, stats, row, eps, **_block(row))
+        launch("convolution_kernels", "standardise", (rows,), weight, y, stats, row, eps, **_block(row))
         ctx.save_for_backward(weight, stats)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
-        from adawac.kernels import convolution_kernels
-
-        await_gradients(dy.device)
         weight, stats = ctx.saved_tensors
         rows, row = len(weight), prod(weight.shape[1:])
         dy = dy.contiguous(memory_format=torch.channels_last)
         dweight = torch.empty_like(weight)
-        with torch.cuda.device_of(weight):
-            convolution_kernels.standardise_gradient[(rows,)](dy, weight, stats, dweight, row, **_block(row))
+        launch("convolution_kernels", "standardise_gradient", (rows,), dy, weight, stats, dweight, row, **_block(row))
         return dweight, None, None
 
 
 def _block(row: int) -> dict[str, int]:
-    """Return how many elements a program holds, and the warps that share them."""
-    block = 1 << (row - 1).bit_length()
-    return {"BLOCK": block, "num_warps": min(16, max(1, block // 512))}
+    """Return how many elements a program holds, and the warps that share them: few sizes, so few are compiled."""
+    block = next(block for block in (1024, 4096, ROW) if row <= block)
+    return {"BLOCK": block, "num_warps": min(16, block // 512)}
+
+
+# Modules whose parameters autocast casts as they are: those that compute with their weights first are not among them.
+PLAIN = (nn.Conv2d, Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
+
+
+class CastWeights:
+    """The weights of a module's convolutions and linear layers in another type, differentiably.
+
+    The numbers are autocast's; a step of TransUNet has hundreds of kernels less. Weights that are standardised are so
+    once a pass as well, however often a layer is called.
+
+    Args:
+        module: The module.
+        dtype: The type that autocast uses.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype):
+        self.dtype = dtype
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.standards: dict[str, Callable[[torch.dtype], Tensor | None]] = {}
+        for prefix, layer in module.named_modules():
+            if type(layer) in PLAIN:
+                self.parameters |= dict(layer.named_parameters(prefix, recurse=False))
+            elif hasattr(layer, "standard"):
+                self.standards[f"{prefix}.weight"] = layer.standard
+
+    def __call__(self) -> dict[str, Tensor]:
+        """Return the weights by their names, as `torch.func.functional_call` takes them."""
+        cast: Sequence[Tensor] = _Cast.apply(self.dtype, *self.parameters.values())
+        standard = {name: compute(self.dtype) for name, compute in self.standards.items()}
+        weights = dict(zip(self.parameters, cast, strict=True)) | standard
+        return {name: weight for name, weight in weights.items() if weight is not None}
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.layouts = [torch.empty_like(weight, device="meta") for weight in weights]
+        ctx.set_materialize_grads(False)
+        return tuple(_copied(weights, ctx.layouts, dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Sequence[Tensor | None]:
+        present = [gradient for gradient in gradients if gradient is not None]
+        layouts = [layout for layout, gradient in zip(ctx.layouts, gradients, strict=True) if gradient is not None]
+        cast = iter(_copied(present, layouts, torch.float32))
+        return (None, *(None if gradient is None else next(cast) for gradient in gradients))
+
+
+def _copied(tensors: Sequence[Tensor], layouts: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return copies in a type and in layouts: all whose layout stays in one go, as torch does it fast."""
+    copies = [
+        torch.empty_strided(layout.shape, layout.stride(), dtype=dtype, device=tensor.device)
+        for tensor, layout in zip(tensors, layouts, strict=True)
+    ]
+    same = [copy.stride() == tensor.stride() for copy, tensor in zip(copies, tensors, strict=True)]
+    pairs = list(zip(copies, tensors, same, strict=True))
+    if any(same):
+        torch._foreach_copy_(
+            [copy for copy, _, is_same in pairs if is_same], [tensor for _, tensor, is_same in pairs if is_same]
+        )
+    for copy, tensor, is_same in pairs:
+        if not is_same:
+            copy.copy_(tensor)
+    return copies

@@ -19,7 +19,11 @@ import triton
 import triton.language as tl
 
 # Numbers that differ from layer to layer, and need no kernel of their own for each kind of number.
-SHAPES = ["rows", "chunk_rows", "groups"]
+SHAPES = ["rows", "chunk_rows", "groups", "relu"]
+
+
+# Groups of 1, 2, 4, … 64 columns share their kernels, for which SIZE is 0.
+POWERS = tl.constexpr(7)
 
 
 @triton.jit
@@ -57,6 +61,14 @@ def _of_groups(values, column, exists, channels, groups):
     at = tl.program_id(2) * groups + column // (channels // groups)
     second = tl.num_programs(2) * groups
     return tl.load(values + at, mask=exists, other=0.0), tl.load(values + second + at, mask=exists, other=0.0)
+
+
+@triton.jit
+def _parameters(stats, weight, bias, column, exists, channels, groups):
+    """Load each column's mean, 1/σ, weight and bias."""
+    mean, rstd = _of_groups(stats, column, exists, channels, groups)
+    w, b = tl.load(weight + column, mask=exists, other=0.0), tl.load(bias + column, mask=exists, other=0.0)
+    return mean, rstd, w, b
 
 
 @triton.jit
@@ -99,26 +111,11 @@ def _leave(partial, column, exists, channels, first, second):
 
 @triton.jit(do_not_specialize=SHAPES)
 def moments(
-    x,
-    partial,
-    counters,
-    stats,
-    running_mean,
-    running_var,
-    batches,
-    rows,
-    chunk_rows,
-    channels,
-    groups,
-    eps,
-    momentum,
-    RUNNING: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    x, partial, counters, stats, running_mean, running_var, batches,
+    rows, chunk_rows, channels, groups, eps, momentum,
+    RUNNING: tl.constexpr, SIZE: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     """Compute each group's mean and 1/√(variance + eps); follow them if asked to.
 
     A program leaves each column's mean and sum of squared deviations over its chunk of rows in `partial`. Each element
@@ -167,6 +164,26 @@ def _finish_moments(
         mean += change * share
         squares += spread + change * change * share * (seen - each)
     mean, squares = _merged(mean, squares, seen)
+    if SIZE > 0:
+        _leave_moments(
+            stats, running_mean, running_var, batches, rows, groups, eps, momentum,
+            mean, squares, RUNNING, SIZE, BLOCK_J, BLOCK_C,
+        )  # fmt: skip
+    else:
+        for power in tl.static_range(POWERS):
+            if channels == groups << power:
+                _leave_moments(
+                    stats, running_mean, running_var, batches, rows, groups, eps, momentum,
+                    mean, squares, RUNNING, 1 << power, 1 << power, BLOCK_C,
+                )  # fmt: skip
+
+
+@triton.jit
+def _leave_moments(
+    stats, running_mean, running_var, batches, rows, groups, eps, momentum, mean, squares,
+    RUNNING: tl.constexpr, SIZE: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Merge the columns of each group, of which there are SIZE in BLOCK_J places."""
     group = tl.program_id(0) * (BLOCK_C // BLOCK_J) + tl.arange(0, BLOCK_C // BLOCK_J)
     total = rows.to(tl.float32) * SIZE
     if SIZE > 1:
@@ -191,77 +208,41 @@ def _finish_moments(
 
 @triton.jit(do_not_specialize=SHAPES)
 def apply(
-    x,
-    residual,
-    y,
-    stats,
-    weight,
-    bias,
-    rows,
-    chunk_rows,
-    channels,
-    groups,
-    RELU: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    x, residual, y, stats, weight, bias,
+    rows, chunk_rows, channels, groups, relu,
+    RESIDUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Normalise, scale and shift; then add the residual and cut at zero while the values are at hand."""
     column, exists = _columns(channels, 1, 1, BLOCK_C)
     count, begin = _place(rows, chunk_rows, channels)
-    mean, rstd = _of_groups(stats, column, exists, channels, groups)
-    w = tl.load(weight + column, mask=exists, other=0.0)
-    b = tl.load(bias + column, mask=exists, other=0.0)
+    mean, rstd, w, b = _parameters(stats, weight, bias, column, exists, channels, groups)
     for start in range(0, count, BLOCK_R):
         at, valid = _tile(start, count, column, exists, channels, BLOCK_R)
         value = tl.load(x + begin + at, mask=valid, other=0.0).to(tl.float32)
         z = (value - mean[None, :]) * rstd[None, :] * w[None, :] + b[None, :]
         if RESIDUAL:
             z += tl.load(residual + begin + at, mask=valid, other=0.0).to(tl.float32)
-        if RELU:
-            z = tl.where(z <= 0.0, 0.0, z)
+        z = tl.where((relu > 0) & (z <= 0.0), 0.0, z)
         tl.store(y + begin + at, z.to(y.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=SHAPES)
 def gradient_sums(
-    x,
-    dy,
-    y,
-    dz,
-    partial,
-    counters,
-    of_columns,
-    of_groups,
-    total,
-    stats,
-    weight,
-    bias,
-    rows,
-    chunk_rows,
-    channels,
-    groups,
-    RELU: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    SEVERAL: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    x, dy, y, dz, partial, counters, of_columns, of_groups, total, stats, weight, bias,
+    rows, chunk_rows, channels, groups, relu,
+    KEEP: tl.constexpr, SEVERAL: tl.constexpr, SIZE: tl.constexpr, BLOCK_J: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Average w·dz and w·dz·x̂ over each group; sum dz and dz·x̂ over the rows, and over samples if there are SEVERAL.
 
     z is what the ReLU is given.
 
     Where there is no residual, the ReLU's mask is computed anew from x, which is read anyway. Where there is one, the
-    mask is the output's, and dz, which is the residual's gradient, is kept: the next kernel then reads neither again.
+    mask is the output's, and dz, which is the residual's gradient, is kept (KEEP): the next kernel then reads neither.
     """
     column, exists = _columns(channels, SIZE, BLOCK_J, BLOCK_C)
     count, begin = _place(rows, chunk_rows, channels)
-    mean, rstd = _of_groups(stats, column, exists, channels, groups)
-    w = tl.load(weight + column, mask=exists, other=0.0)
-    b = tl.load(bias + column, mask=exists, other=0.0)
+    mean, rstd, w, b = _parameters(stats, weight, bias, column, exists, channels, groups)
     plain = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     scaled = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for start in tl.range(0, count, BLOCK_R, num_stages=STAGES):
@@ -269,12 +250,12 @@ def gradient_sums(
         value = tl.load(x + begin + at, mask=valid, other=0.0).to(tl.float32)
         gradient = tl.load(dy + begin + at, mask=valid, other=0.0).to(tl.float32)
         standard = (value - mean[None, :]) * rstd[None, :]
-        if RELU and RESIDUAL:
+        if KEEP:
             out = tl.load(y + begin + at, mask=valid, other=0.0).to(tl.float32)
             gradient = tl.where(out <= 0.0, 0.0, gradient)
             tl.store(dz + begin + at, gradient.to(dz.dtype.element_ty), mask=valid)
-        elif RELU:
-            gradient = tl.where(standard * w[None, :] + b[None, :] <= 0.0, 0.0, gradient)
+        else:
+            gradient = tl.where((relu > 0) & (standard * w[None, :] + b[None, :] <= 0.0), 0.0, gradient)
         plain += gradient
         scaled += gradient * standard
     _leave(partial, column, exists, channels, tl.sum(plain, 0), tl.sum(scaled, 0))
@@ -305,6 +286,19 @@ def _finish_sums(
     tl.store(of_columns + out, plain, mask=exists)
     tl.store(of_columns + second + out, scaled, mask=exists)
     plain, scaled = tl.where(exists, w * plain, 0.0), tl.where(exists, w * scaled, 0.0)
+    if SIZE > 0:
+        _leave_averages(of_groups, plain, scaled, rows, groups, SIZE, BLOCK_J, BLOCK_C)
+    else:
+        for power in tl.static_range(POWERS):
+            if channels == groups << power:
+                _leave_averages(of_groups, plain, scaled, rows, groups, 1 << power, 1 << power, BLOCK_C)
+
+
+@triton.jit
+def _leave_averages(
+    of_groups, plain, scaled, rows, groups, SIZE: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """Add up the columns of each group."""
     if SIZE > 1:
         plain = tl.sum(tl.reshape(plain, (BLOCK_C // BLOCK_J, BLOCK_J)), 1)
         scaled = tl.sum(tl.reshape(scaled, (BLOCK_C // BLOCK_J, BLOCK_J)), 1)
@@ -331,34 +325,20 @@ def _sum_samples(of_columns, total, channels, column, exists, BLOCK_R: tl.conste
 
 @triton.jit(do_not_specialize=SHAPES)
 def input_gradient(
-    x,
-    dz,
-    dx,
-    stats,
-    averages,
-    weight,
-    bias,
-    rows,
-    chunk_rows,
-    channels,
-    groups,
-    RELU: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """Compute dx = (w·dz - mean(w·dz) - x̂·mean(w·dz·x̂))/σ; with RELU, dz is the output's gradient, not yet masked."""
+    x, dz, dx, stats, averages, weight, bias,
+    rows, chunk_rows, channels, groups, relu,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Compute dx = (w·dz - mean(w·dz) - x̂·mean(w·dz·x̂))/σ; with `relu`, dz is the output's gradient, not yet masked."""
     column, exists = _columns(channels, 1, 1, BLOCK_C)
     count, begin = _place(rows, chunk_rows, channels)
-    mean, rstd = _of_groups(stats, column, exists, channels, groups)
+    mean, rstd, w, b = _parameters(stats, weight, bias, column, exists, channels, groups)
     plain, scaled = _of_groups(averages, column, exists, channels, groups)
-    w = tl.load(weight + column, mask=exists, other=0.0)
-    b = tl.load(bias + column, mask=exists, other=0.0)
     for start in range(0, count, BLOCK_R):
         at, valid = _tile(start, count, column, exists, channels, BLOCK_R)
         value = tl.load(x + begin + at, mask=valid, other=0.0).to(tl.float32)
         gradient = tl.load(dz + begin + at, mask=valid, other=0.0).to(tl.float32)
         standard = (value - mean[None, :]) * rstd[None, :]
-        if RELU:
-            gradient = tl.where(standard * w[None, :] + b[None, :] <= 0.0, 0.0, gradient)
+        gradient = tl.where((relu > 0) & (standard * w[None, :] + b[None, :] <= 0.0), 0.0, gradient)
         result = (gradient * w[None, :] - plain[None, :] - standard * scaled[None, :]) * rstd[None, :]
         tl.store(dx + begin + at, result.to(dx.dtype.element_ty), mask=valid)

@@ -36,21 +36,10 @@ def _labels(labels, row, pixel, valid, pixels, ignored, classes, IGNORE: tl.cons
 
 @triton.jit
 def sums(
-    logits,
-    labels,
-    partial,
-    pixels,
-    chunk,
-    stride_b,
-    stride_k,
-    stride_p,
-    classes,
-    ignored,
-    SQUARED: tl.constexpr,
-    IGNORE: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
+    logits, labels, partial,
+    pixels, chunk, stride_b, stride_k, stride_p, classes, ignored,
+    SQUARED: tl.constexpr, IGNORE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     """Leave, class by class, a chunk's sums of log p, p of the labelled class, p (or p²) of all, and one.
 
     A label that is no class makes the sum of log p NaN: a loss that quietly left it out would be worse.
@@ -81,22 +70,11 @@ def sums(
 
 @triton.jit
 def gradient(
-    logits,
-    labels,
-    dsums,
-    result,
-    pixels,
-    stride_b,
-    stride_k,
-    stride_p,
-    classes,
-    ignored,
-    SQUARED: tl.constexpr,
-    IGNORE: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """Write the logits' gradient, in their layout, from that of the sums: `given` is (samples, 4, classes)."""
+    logits, labels, dsums, result,
+    pixels, stride_b, stride_k, stride_p, classes, ignored,
+    SQUARED: tl.constexpr, IGNORE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Write the logits' gradient, in their layout, from that of the sums: `dsums` is (samples, 4, classes)."""
     row = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     valid = pixel < pixels

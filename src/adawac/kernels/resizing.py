@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from adawac.kernels.availability import launch, power_of_two
 from adawac.kernels.norms import TILE, WARPS, fits
 
 
@@ -41,67 +42,37 @@ class _Enlarge(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, skip: Tensor | None, bilinear: bool) -> Tensor:
-        from adawac.kernels import resizing_kernels
-
         images, channels, height, width = x.shape
         skipped = 0 if skip is None else skip.shape[1]
-        y = torch.empty(
-            (images, channels + skipped, 2 * height, 2 * width),
-            dtype=x.dtype,
-            device=x.device,
-            memory_format=torch.channels_last,
-        )
+        size = (images, channels + skipped, 2 * height, 2 * width)
+        y = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         pixels = images * 4 * height * width
         tile = tile_of(max(channels, skipped))
         blocks = ceil(channels / tile["BLOCK_C"]) + ceil(skipped / tile["BLOCK_C"])
-        with torch.cuda.device_of(x):
-            resizing_kernels.join[(ceil(pixels / tile["BLOCK_R"]), blocks)](
-                x,
-                x if skip is None else skip,
-                y,
-                pixels,
-                2 * height,
-                2 * width,
-                channels,
-                skipped,
-                BILINEAR=bilinear,
-                **tile,
-                num_warps=WARPS,
-            )
+        launch(
+            "resizing_kernels", "join", (ceil(pixels / tile["BLOCK_R"]), blocks),
+            x, x if skip is None else skip, y,
+            pixels, 2 * height, 2 * width, channels, skipped,
+            BILINEAR=bilinear, **tile, num_warps=WARPS,
+        )  # fmt: skip
         ctx.shape, ctx.bilinear, ctx.joined = x.shape, bilinear, skip is not None
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
-        from adawac.kernels import resizing_kernels
-
-        images, channels, height, width = ctx.shape
+        channels, height, width = ctx.shape[1:]
         dy = dy.contiguous(memory_format=torch.channels_last)
         dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
-        pixels = images * height * width
-        tile = tile_of(channels)
-        with torch.cuda.device_of(dy):
-            resizing_kernels.enlarged_gradient[(ceil(pixels / tile["BLOCK_R"]), ceil(channels / tile["BLOCK_C"]))](
-                dy,
-                dx,
-                pixels,
-                height,
-                width,
-                channels,
-                dy.shape[1],
-                BILINEAR=ctx.bilinear,
-                # A pixel of the small map went into two of each axis of the large one, or, with weights, up to five.
-                TAPS=5 if ctx.bilinear else 2,
-                **tile,
-                num_warps=WARPS,
-            )
+        # A pixel of the small map went into two of each axis of the large one, or, with weights, up to five.
+        taps = 5 if ctx.bilinear else 2
+        _gather("enlarged_gradient", (dy, dx), height, width, channels, dy.shape[1], BILINEAR=ctx.bilinear, TAPS=taps)
         return dx, dy[:, channels:] if ctx.joined else None, None
 
 
 def tile_of(channels: int) -> dict[str, int]:
     """Return how many pixels and channels of a map a program handles at a time."""
-    columns = min(64, 1 << (channels - 1).bit_length())
+    columns = min(64, power_of_two(channels))
     return {"BLOCK_R": TILE // columns, "BLOCK_C": columns}
 
 
@@ -142,12 +113,10 @@ class _Maxima(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, size: Sequence[int], padding: int) -> Tensor:
-        from adawac.kernels import resizing_kernels
-
         shape = (*x.shape[:2], *size)
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         taken = torch.empty_like(y, dtype=torch.int8)
-        _launch(resizing_kernels.maxima, (x, y, taken), y, x.shape, shape, padding)
+        _gather("maxima", (x, taken, y), *x.shape[2:], *size, x.shape[1], PADDING=padding)
         ctx.save_for_backward(taken)
         ctx.shape, ctx.padding = x.shape, padding
         return y
@@ -155,30 +124,19 @@ class _Maxima(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
-        from adawac.kernels import resizing_kernels
-
         (taken,) = ctx.saved_tensors
         dy = dy.contiguous(memory_format=torch.channels_last)
         dx = torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device, memory_format=torch.channels_last)
-        _launch(resizing_kernels.maxima_gradient, (dy, taken, dx), dx, ctx.shape, dy.shape, ctx.padding)
+        sizes = *dx.shape[2:], *dy.shape[2:], dx.shape[1]
+        _gather("maxima_gradient", (dy, taken, dx), *sizes, PADDING=ctx.padding)
         return dx, None, None
 
 
-def _launch(
-    kernel: Any, maps: tuple[Tensor, ...], written: Tensor, shape: Sequence[int], out: Sequence[int], padding: int
-) -> None:
-    """Run a kernel with programs for all pixels of the map that it writes."""
+def _gather(kernel: str, maps: Sequence[Tensor], *sizes: int, **constants: Any) -> None:
+    """Run a kernel with programs for all pixels of the last of the maps, which it writes."""
+    written = maps[-1]
     channels = written.shape[1]
     pixels = written.numel() // channels
     tile = tile_of(channels)
-    with torch.cuda.device_of(written):
-        kernel[(ceil(pixels / tile["BLOCK_R"]), ceil(channels / tile["BLOCK_C"]))](
-            *maps,
-            pixels,
-            *shape[2:],
-            *out[2:],
-            channels,
-            PADDING=padding,
-            **tile,
-            num_warps=WARPS,
-        )
+    grid = ceil(pixels / tile["BLOCK_R"]), ceil(channels / tile["BLOCK_C"])
+    launch("resizing_kernels", kernel, grid, *maps, pixels, *sizes, **constants, **tile, num_warps=WARPS)

@@ -10,13 +10,20 @@ SHAPES = ["pixels", "height", "width"]
 
 
 @triton.jit
-def locate(pixels, height, width, BLOCK_R: tl.constexpr):
+def _locate(pixels, height, width, BLOCK_R: tl.constexpr):
     """Return a program's pixels, which of them exist, and their images, rows and columns."""
     pixel = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     image = pixel // (height * width)
     rest = pixel - image * (height * width)
     row = rest // width
     return pixel.to(tl.int64), pixel < pixels, image, row, rest - row * width
+
+
+@triton.jit
+def _channels(block, exists, channels, BLOCK_C: tl.constexpr):
+    """Return the channels of a block, and which of the pixels' values there are."""
+    channel = block * BLOCK_C + tl.arange(0, BLOCK_C)
+    return channel, exists[:, None] & (channel < channels)[None, :]
 
 
 @triton.jit
@@ -42,26 +49,17 @@ def _pixels(x, image, row, column, height, width, channels, channel, valid):
 
 @triton.jit(do_not_specialize=SHAPES)
 def join(
-    x,
-    skip,
-    y,
-    pixels,
-    height,
-    width,
-    channels,
-    skipped,
-    BILINEAR: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    x, skip, y,
+    pixels, height, width, channels, skipped,
+    BILINEAR: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Write x in twice its size (height×width), and beside it the skip connection, to y."""
-    pixel, exists, image, row, column = locate(pixels, height, width, BLOCK_R)
+    pixel, exists, image, row, column = _locate(pixels, height, width, BLOCK_R)
     block = tl.program_id(1)
     blocks = (channels + BLOCK_C - 1) // BLOCK_C
     out = y + pixel[:, None] * (channels + skipped)
     if block < blocks:
-        channel = block * BLOCK_C + tl.arange(0, BLOCK_C)
-        valid = exists[:, None] & (channel < channels)[None, :]
+        channel, valid = _channels(block, exists, channels, BLOCK_C)
         h, w = height // 2, width // 2
         above, below, down = _between(row, h, BILINEAR)
         left, right, along = _between(column, w, BILINEAR)
@@ -75,8 +73,7 @@ def join(
             value = (upper * (1.0 - down) + lower * down).to(y.dtype.element_ty)
         tl.store(out + channel[None, :], value, mask=valid)
     else:
-        channel = (block - blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
-        valid = exists[:, None] & (channel < skipped)[None, :]
+        channel, valid = _channels(block - blocks, exists, skipped, BLOCK_C)
         value = tl.load(skip + pixel[:, None] * skipped + channel[None, :], mask=valid, other=0.0)
         tl.store(out + channels + channel[None, :], value, mask=valid)
 
@@ -102,22 +99,13 @@ def _share(out, small_at, small, BILINEAR: tl.constexpr):
 
 @triton.jit(do_not_specialize=SHAPES)
 def enlarged_gradient(
-    dy,
-    dx,
-    pixels,
-    height,
-    width,
-    channels,
-    wide,
-    BILINEAR: tl.constexpr,
-    TAPS: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    dy, dx,
+    pixels, height, width, channels, wide,
+    BILINEAR: tl.constexpr, TAPS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Gather the gradient of the small map (height×width) from that of the joined one, of `wide` channels."""
-    pixel, exists, image, row, column = locate(pixels, height, width, BLOCK_R)
-    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    valid = exists[:, None] & (channel < channels)[None, :]
+    pixel, exists, image, row, column = _locate(pixels, height, width, BLOCK_R)
+    channel, valid = _channels(tl.program_id(1), exists, channels, BLOCK_C)
     top, left = _first(row, height, BILINEAR), _first(column, width, BILINEAR)
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for i in tl.static_range(TAPS):
@@ -135,23 +123,13 @@ POOL_SHAPES = ["pixels", "height", "width", "out_height", "out_width"]
 
 @triton.jit(do_not_specialize=POOL_SHAPES)
 def maxima(
-    x,
-    y,
-    taken,
-    pixels,
-    height,
-    width,
-    out_height,
-    out_width,
-    channels,
-    PADDING: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """Write each window's maximum, and which of its pixels that was."""
-    pixel, exists, image, row, column = locate(pixels, out_height, out_width, BLOCK_R)
-    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    valid = exists[:, None] & (channel < channels)[None, :]
+    x, taken, y,
+    pixels, height, width, out_height, out_width, channels,
+    PADDING: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Write each window's maximum to y, and which of its pixels that was."""
+    pixel, exists, image, row, column = _locate(pixels, out_height, out_width, BLOCK_R)
+    channel, valid = _channels(tl.program_id(1), exists, channels, BLOCK_C)
     best = tl.full((BLOCK_R, BLOCK_C), float("-inf"), tl.float32)
     index = tl.full((BLOCK_R, BLOCK_C), -1, tl.int32)
     for tap in tl.static_range(9):
@@ -170,23 +148,13 @@ def maxima(
 
 @triton.jit(do_not_specialize=POOL_SHAPES)
 def maxima_gradient(
-    dy,
-    taken,
-    dx,
-    pixels,
-    height,
-    width,
-    out_height,
-    out_width,
-    channels,
-    PADDING: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    dy, taken, dx,
+    pixels, height, width, out_height, out_width, channels,
+    PADDING: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Add up, for each pixel, the gradients of the windows that took it."""
-    pixel, exists, image, row, column = locate(pixels, height, width, BLOCK_R)
-    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    valid = exists[:, None] & (channel < channels)[None, :]
+    pixel, exists, image, row, column = _locate(pixels, height, width, BLOCK_R)
+    channel, valid = _channels(tl.program_id(1), exists, channels, BLOCK_C)
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for k in tl.static_range(4):
         # The last window that the pixel lies in, and the one before, on each axis.

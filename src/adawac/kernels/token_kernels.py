@@ -2,11 +2,14 @@
 # ruff: noqa: N803
 """Triton kernels for a transformer's tokens: a row for each token, a column for each channel.
 
-All arithmetic is float32, whatever the tokens are. Sums over tokens take two steps, as in `kernels`.
+All arithmetic is float32, whatever the tokens are. Sums over tokens take two steps, as in `norm_kernels`.
 """
 
 import triton
 import triton.language as tl
+
+# Numbers that need no kernel of their own for each kind of number.
+SHAPES = ["rows", "tokens", "each"]
 
 
 @triton.jit
@@ -35,22 +38,10 @@ def _normal(value):
 
 @triton.jit
 def add_and_normalise(
-    x,
-    branch,
-    seed,
-    weight,
-    bias,
-    total,
-    y,
-    stats,
-    channels,
-    rate,
-    eps,
-    ADD: tl.constexpr,
-    DROP: tl.constexpr,
-    NORM: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    x, branch, seed, weight, bias, total, y, stats,
+    channels, rate, eps,
+    ADD: tl.constexpr, DROP: tl.constexpr, NORM: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Write total = x + branch, with dropout, and y, its layer norm; keep each token's mean and 1/σ."""
     token, c = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_C)
     valid = c < channels
@@ -72,29 +63,13 @@ def add_and_normalise(
         tl.store(stats + tl.num_programs(0) + token, rstd)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SHAPES)
 def add_and_normalise_gradient(
-    dy,
-    dtotal,
-    total,
-    weight,
-    stats,
-    seed,
-    dx,
-    dbranch,
-    partial,
-    tokens,
-    channels,
-    each,
-    rate,
-    PASSED: tl.constexpr,
-    ADD: tl.constexpr,
-    DROP: tl.constexpr,
-    NORM: tl.constexpr,
-    SUM: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    dy, dtotal, total, weight, stats, seed, dx, dbranch, partial,
+    tokens, channels, each, rate,
+    PASSED: tl.constexpr, ADD: tl.constexpr, DROP: tl.constexpr, NORM: tl.constexpr, SUM: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Write the gradients of x (with NORM) and of the branch; leave those of weight and bias in `partial`.
 
     `dtotal` is the gradient that passes by the norm, PASSED whether there is one. With SUM the branch's gradient is
@@ -155,22 +130,12 @@ def gelu_and_drop(x, seed, y, elements, rate, DROP: tl.constexpr, BLOCK: tl.cons
     tl.store(y + begin + at, value.to(y.dtype.element_ty), mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SHAPES)
 def gelu_and_drop_gradient(
-    x,
-    seed,
-    dy,
-    dx,
-    partial,
-    rows,
-    channels,
-    each,
-    rate,
-    DROP: tl.constexpr,
-    SUM: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    x, seed, dy, dx, partial,
+    rows, channels, each, rate,
+    DROP: tl.constexpr, SUM: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Write the gradient of x; what was dropped is found again by the same hash.
 
     With SUM leave the columns' sums in `partial`.
@@ -196,25 +161,12 @@ def gelu_and_drop_gradient(
         tl.store(partial + tl.program_id(1) * channels + c, tl.sum(sums, 0), mask=c < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SHAPES)
 def pack(
-    query,
-    key,
-    value,
-    packed,
-    partial,
-    rows,
-    tokens,
-    channels,
-    each,
-    image_stride,
-    head_stride,
-    token_stride,
-    WIDTH: tl.constexpr,
-    SUM: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    query, key, value, packed, partial,
+    rows, tokens, channels, each, image_stride, head_stride, token_stride,
+    WIDTH: tl.constexpr, SUM: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Write what lies as (images, heads, tokens, WIDTH) by any strides, three times, as rows of 3·channels.
 
     With SUM leave the columns' sums in `partial`.

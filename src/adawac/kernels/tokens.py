@@ -1,7 +1,6 @@
 """Transformer tokens on the kernels of this package: layer norm after an addition, GELU with dropout, heads."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -10,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from adawac.kernels import side_stream
-from adawac.kernels.availability import plain, succeeds
+from adawac.kernels.availability import autocast_dtype, launch, plain, power_of_two
 from adawac.kernels.convolutions import add_up
-from adawac.kernels.norms import hooked
+from adawac.kernels.norms import hooked, works
 
 CHANNELS = 4096  # that a program holds at once
 PROGRAMS = 528  # that share the gradients of a norm's weights: some for each of a large GPU's processors
@@ -41,9 +39,7 @@ class Branch(NamedTuple):
 
 def add_and_normalise(x: Tensor, branch: Branch | None, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """Return x + branch, in x's type, and its layer norm, in autocast's type where that is on."""
-    half = torch.is_autocast_enabled(x.device.type)
-    dtype = torch.get_autocast_dtype(x.device.type) if half else x.dtype
-    total, y = _AddAndNormalise.apply(x, *_seeded(branch), norm.weight, norm.bias, norm.eps, dtype)
+    total, y = _AddAndNormalise.apply(x, *_seeded(branch), norm.weight, norm.bias, norm.eps, autocast_dtype(x))
     return total, y
 
 
@@ -53,13 +49,6 @@ def add(x: Tensor, branch: Branch) -> Tensor:
     return total
 
 
-def normalised(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Return a layer norm, in float32 under autocast, as torch does it."""
-    dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
-    y: Tensor = _AddAndNormalise.apply(x, *_seeded(None), norm.weight, norm.bias, norm.eps, dtype)[1]
-    return y
-
-
 def linear(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return a linear layer's output, and its bias where the gradient of this is left to what reads the output.
 
@@ -67,10 +56,7 @@ def linear(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """
     if type(layer) is not nn.Linear or hooked(layer) or layer.bias is None:
         return layer(x), None
-    uses, bias = side_stream.used(layer.weight), layer.bias.detach()
-    if uses is not None:
-        return side_stream.multiply(x, layer.weight, bias, uses), layer.bias
-    return F.linear(x, layer.weight, bias), layer.bias
+    return F.linear(x, layer.weight, layer.bias.detach()), layer.bias
 
 
 def can_normalise(x: Tensor, norm: nn.Module) -> bool:
@@ -89,24 +75,6 @@ def can_normalise(x: Tensor, norm: nn.Module) -> bool:
 def can_gelu(x: Tensor) -> bool:
     """Tell whether the kernels can take these tokens."""
     return plain(x) and x.is_contiguous() and x.numel() > 0 and works(x.device)
-
-
-@lru_cache
-def works(device: torch.device) -> bool:
-    """Tell whether the kernels run there. Asked once a device."""
-
-    def trial() -> None:
-        x = torch.linspace(-2, 3, 24, device=device).reshape(3, 8).requires_grad_()
-        norm, bias = nn.LayerNorm(8, device=device), torch.ones(8, device=device, requires_grad=True)
-        total, y = add_and_normalise(x, Branch(x + bias.detach(), bias), norm)
-        result = gelu_and_drop(y, 0.0) + total
-        expected = F.gelu(norm(2 * x + bias)) + 2 * x + bias
-        gradients, wanted = (
-            torch.autograd.grad(output.square().sum(), (x, norm.weight, bias)) for output in (result, expected)
-        )
-        torch.testing.assert_close((result, *gradients), (expected, *wanted), rtol=1e-3, atol=1e-3)
-
-    return succeeds("Transformers", device, trial)
 
 
 def seeds(count: int, device: torch.device) -> Sequence[Tensor]:
@@ -151,18 +119,9 @@ class _AddAndNormalise(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: Tensor,
-        branch: Tensor | None,
-        offset: Tensor | None,
-        rate: float | None,
-        seed: Tensor | None,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor | None]:
-        from adawac.kernels import token_kernels
-
+        x: Tensor, branch: Tensor | None, offset: Tensor | None, rate: float | None, seed: Tensor | None,
+        weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         channels = x.shape[-1]
         tokens = x.numel() // channels
         branch = None if branch is None else branch.contiguous()
@@ -171,24 +130,12 @@ class _AddAndNormalise(torch.autograd.Function):
         stats = None if weight is None else torch.empty((2, tokens), device=x.device)
         ctx.rate, ctx.branch = rate or 0.0, None if branch is None else branch.dtype
         ctx.offset = None if offset is None else offset.dtype
-        with torch.cuda.device_of(x):
-            token_kernels.add_and_normalise[(tokens,)](
-                x,
-                branch,
-                seed,
-                weight,
-                bias,
-                total,
-                y,
-                stats,
-                channels,
-                ctx.rate,
-                eps,
-                ADD=branch is not None,
-                DROP=ctx.rate > 0,
-                NORM=weight is not None,
-                BLOCK_C=1 << (channels - 1).bit_length(),
-            )
+        launch(
+            "token_kernels", "add_and_normalise", (tokens,),
+            x, branch, seed, weight, bias, total, y, stats,
+            channels, ctx.rate, eps,
+            ADD=branch is not None, DROP=ctx.rate > 0, NORM=weight is not None, BLOCK_C=power_of_two(channels),
+        )  # fmt: skip
         ctx.save_for_backward(total if weight is not None else None, weight, stats, seed)
         ctx.set_materialize_grads(False)
         return total, y
@@ -196,8 +143,6 @@ class _AddAndNormalise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dtotal: Tensor | None, dy: Tensor | None) -> Sequence[Tensor | None]:
-        from adawac.kernels import token_kernels
-
         total, weight, stats, seed = ctx.saved_tensors
         gradient = dtotal if dy is None else dy
         if gradient is None or (dy is None and ctx.branch is None):
@@ -213,30 +158,13 @@ class _AddAndNormalise(torch.autograd.Function):
         programs = ceil(tokens / each)
         norms = 2 if dy is not None else 0
         partial = torch.empty((programs, (norms + summed) * channels), device=gradient.device)
-        with torch.cuda.device_of(gradient):
-            token_kernels.add_and_normalise_gradient[(programs,)](
-                dy,
-                dtotal,
-                total,
-                weight,
-                stats,
-                seed,
-                dx,
-                dbranch,
-                partial,
-                tokens,
-                channels,
-                each,
-                ctx.rate,
-                PASSED=dtotal is not None,
-                ADD=dbranch is not None,
-                DROP=ctx.rate > 0,
-                NORM=dy is not None,
-                SUM=summed,
-                BLOCK_R=TOKENS,
-                BLOCK_C=1 << (channels - 1).bit_length(),
-                num_warps=WARPS,
-            )
+        launch(
+            "token_kernels", "add_and_normalise_gradient", (programs,),
+            dy, dtotal, total, weight, stats, seed, dx, dbranch, partial,
+            tokens, channels, each, ctx.rate,
+            PASSED=dtotal is not None, ADD=dbranch is not None, DROP=ctx.rate > 0, NORM=dy is not None, SUM=summed,
+            BLOCK_R=TOKENS, BLOCK_C=power_of_two(channels), num_warps=WARPS,
+        )  # fmt: skip
         if not partial.numel():
             return dx, dbranch, *[None] * 7
         sums, doffset = add_up(partial, (norms, channels), torch.float32, ctx.offset if summed else None)
@@ -247,13 +175,11 @@ class _AddAndNormalise(torch.autograd.Function):
 class _GeluAndDrop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, seed: Tensor | None, rate: float) -> Tensor:
-        from adawac.kernels import token_kernels
-
         y = torch.empty_like(x)
-        with torch.cuda.device_of(x):
-            token_kernels.gelu_and_drop[(ceil(x.numel() / BLOCK),)](
-                x, seed, y, x.numel(), rate, DROP=rate > 0, BLOCK=BLOCK
-            )
+        launch(
+            "token_kernels", "gelu_and_drop", (ceil(x.numel() / BLOCK),),
+            x, seed, y, x.numel(), rate, DROP=rate > 0, BLOCK=BLOCK,
+        )  # fmt: skip
         ctx.save_for_backward(x, seed)
         ctx.rate, ctx.bias = rate, None if bias is None else bias.dtype
         return y
@@ -261,8 +187,6 @@ class _GeluAndDrop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
-        from adawac.kernels import token_kernels
-
         x, seed = ctx.saved_tensors
         channels = x.shape[-1]
         rows = x.numel() // channels
@@ -270,21 +194,12 @@ class _GeluAndDrop(torch.autograd.Function):
         summed = ctx.needs_input_grad[1]
         each, chunks = stripes(rows, channels)
         partial = torch.empty((chunks, channels), device=x.device) if summed else None
-        with torch.cuda.device_of(x):
-            token_kernels.gelu_and_drop_gradient[(ceil(channels / TILE["BLOCK_C"]), chunks)](
-                x,
-                seed,
-                dy.contiguous(),
-                dx,
-                partial,
-                rows,
-                channels,
-                each,
-                ctx.rate,
-                DROP=ctx.rate > 0,
-                SUM=summed,
-                **TILE,
-            )
+        launch(
+            "token_kernels", "gelu_and_drop_gradient", (ceil(channels / TILE["BLOCK_C"]), chunks),
+            x, seed, dy.contiguous(), dx, partial,
+            rows, channels, each, ctx.rate,
+            DROP=ctx.rate > 0, SUM=summed, **TILE,
+        )  # fmt: skip
         dbias = None if partial is None else add_up(partial, (channels,), ctx.bias, None)[0]
         return dx, dbias, None, None
 
@@ -311,8 +226,6 @@ class _SplitHeads(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Sequence[Tensor | None]:
-        from adawac.kernels import token_kernels
-
         strides = {gradient.stride() for gradient in gradients}
         if len(strides) > 1 or next(iter(strides))[-1] != 1:
             gradients = tuple(gradient.contiguous() for gradient in gradients)
@@ -323,19 +236,11 @@ class _SplitHeads(torch.autograd.Function):
         summed = ctx.needs_input_grad[1]
         each, chunks = stripes(rows, channels)
         partial = torch.empty((chunks, 3 * channels), device=first.device) if summed else None
-        with torch.cuda.device_of(first):
-            token_kernels.pack[(ceil(channels / TILE["BLOCK_C"]), chunks)](
-                *gradients,
-                dx,
-                partial,
-                rows,
-                tokens,
-                channels,
-                each,
-                *first.stride()[:3],
-                WIDTH=width,
-                SUM=summed,
-                **TILE,
-            )
+        launch(
+            "token_kernels", "pack", (ceil(channels / TILE["BLOCK_C"]), chunks),
+            *gradients, dx, partial,
+            rows, tokens, channels, each, *first.stride()[:3],
+            WIDTH=width, SUM=summed, **TILE,
+        )  # fmt: skip
         dbias = None if partial is None else add_up(partial, (3 * channels,), ctx.bias, None)[0]
         return dx, dbias, None

@@ -1,14 +1,13 @@
 """2D images of different sizes, read through affine maps by one kernel; `data/resample.py` does the same with torch."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from adawac.kernels.availability import plain, succeeds
+from adawac.kernels.availability import launch, plain
+from adawac.kernels.norms import works
 
 BLOCK = 512  # output pixels of a program
 Buffer = tuple[Shaped[Tensor, " total"], Int[Tensor, " n"]]  # all images' values, and where each image starts
@@ -28,7 +27,7 @@ def can_warp(
         and (values.dtype == torch.float32 or not values.is_floating_point())
         and not values.requires_grad
         and all(tensor.device == theta.device for tensor in (*images, *(labels or images)))
-        and _works(theta.device)
+        and works(theta.device)
     )
 
 
@@ -50,46 +49,14 @@ def warp(
         size: Of the output, (H, W).
         channels: C.
     """
-    from adawac.kernels import warp_kernels
-
     count, (height, width) = len(shapes), size
     x = torch.empty((count, channels, height, width), device=theta.device)
     y = torch.empty((count, height, width), dtype=torch.int64, device=theta.device)
     classes, starts = images if labels is None else labels
-    with torch.cuda.device_of(theta):
-        warp_kernels.warp[(-(-height * width // BLOCK), count)](
-            images[0],
-            images[1].long(),
-            classes,
-            starts.long(),
-            shapes.contiguous(),
-            theta.contiguous(),
-            x,
-            y,
-            height,
-            width,
-            CHANNELS=channels,
-            LABELS=labels is not None,
-            BLOCK=BLOCK,
-        )
+    launch(
+        "warp_kernels", "warp", (-(-height * width // BLOCK), count),
+        images[0], images[1].long(), classes, starts.long(), shapes.contiguous(), theta.contiguous(), x, y,
+        height, width,
+        CHANNELS=channels, LABELS=labels is not None, BLOCK=BLOCK,
+    )  # fmt: skip
     return x, None if labels is None else y
-
-
-@lru_cache
-def _works(device: torch.device) -> bool:
-    def trial() -> None:
-        images = torch.arange(24.0, device=device)
-        labels, starts = images.long(), torch.tensor([0, 12], device=device)
-        theta = torch.tensor([[[0.9, 0.2, 0.1], [-0.3, 0.8, 0.2]]], device=device).repeat(2, 1, 1)
-        shapes = torch.tensor([[4, 3], [4, 3]], device=device)
-        x, y = warp((images, starts), (labels, starts), shapes, theta, (5, 6), 1)
-        assert y is not None
-        grid = F.affine_grid(theta, [2, 1, 5, 6], align_corners=False)
-        inside = (grid.abs() <= 1).all(-1)
-        for result, mode in ((x[:, 0], "bilinear"), (y, "nearest")):
-            expected = F.grid_sample(
-                images.view(2, 1, 4, 3), grid, mode=mode, padding_mode="border", align_corners=False
-            )
-            torch.testing.assert_close(result, (expected[:, 0] * inside).to(result.dtype), rtol=1e-4, atol=1e-4)
-
-    return succeeds("Views", device, trial)

@@ -4,6 +4,7 @@ import contextlib
 import fnmatch
 import importlib.util
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,23 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from adawac.errors import AdawacError, ConfigError, MissingDependencyError, UnknownNameError, near
-from adawac.models.networks import (
-    FAMILIES,
-    MODELS,
-    MONAI_DEFAULTS,
-    Built,
-    accepted,
-    as_built,
-    custom_network,
-    option_names,
-    smp_architectures,
-    smp_encoders,
-    smp_names,
-)
-from adawac.models.pretrained import LoadReport, load_weights, place_weights
+from adawac.errors import AdawacError, ConfigError, MissingDependencyError, check_known
+from adawac.models import networks
+from adawac.models.networks import MODELS, Built
+from adawac.models.pretrained import ColourStatistics, LoadReport, load_weights, place_weights
 from adawac.models.transunet import TransUNet
-from adawac.models.weight_files import imagenet_file, offline_weights
+from adawac.models.weight_files import imagenet_file, imagenet_statistics, offline_weights
 
 
 def build(
@@ -41,6 +31,7 @@ def build(
     faithful: bool | None = None,
     tap: str | None = None,
     seed: int | None = None,
+    colours: bool = False,
     **options: Any,
 ) -> tuple[nn.Module, str]:
     """Build a network and return it with the name of the submodule for `adawac.EncoderTap`.
@@ -56,19 +47,23 @@ def build(
         faithful: TransUNet only: keep the original's border; by default where one of its checkpoints is loaded.
         tap: another submodule for the latent; needed where a network has no encoder that is known.
         seed: makes the random initialisation a function of this number; by default torch's generator goes on.
+        colours: the channels are red, green and blue in [0, 1], as those of pictures: an encoder's pretrained weights,
+            which were trained on normalised colours, are changed to take these.
         **options: further arguments of the network.
 
     The network carries a `load_report` that says what was loaded, resized and left out (None without weights).
     """
     with _seeded(seed):
         built = build_untrained(name, num_classes, in_channels, image_size, **options)
-    network = built.network
+    network: Any = built.network
+    if faithful is not None and not isinstance(network, TransUNet):
+        raise ConfigError(f"Expected faithful for a TransUNet only, but got it for {name!r}. Leave it out.")
     if faithful is not None:
-        _transunet(network, name).faithful = faithful
-    report = _load(built, name, pretrained, num_classes) if pretrained else None
+        network.faithful = faithful
+    report = _load(built, name, pretrained, num_classes, colours) if pretrained else None
     if report is not None and report.layout == "transunet":
-        _transunet(network, name).faithful = faithful is not False
-    network.load_report = report  # type: ignore[assignment]
+        network.faithful = faithful is not False
+    network.load_report = report
     return network, _checked_tap(network, name, tap or built.tap)
 
 
@@ -82,14 +77,20 @@ def build_untrained(
             "Expected at least one class and one channel, and a positive height and width, but got "
             f"num_classes={num_classes}, in_channels={in_channels}, image_size={image_size}."
         )
-    factory = _factory(name)
-    known = option_names(name)
+    family, _, rest = name.partition(":")
+    factory: Callable[..., Any]
+    if name in MODELS or ":" not in name:
+        factory = MODELS[name]
+    else:
+        factory = (
+            partial(networks.FAMILIES[family], rest) if family in networks.FAMILIES else networks.custom_network(name)
+        )
+    known = networks.option_names(name)
     for option in options:
-        if known is not None and option not in known:
-            raise ConfigError(f"Expected an option of {name}, but got {option!r}. Near names: {near(option, known)}.")
+        check_known(option, options if known is None else known, f"an option of {name}", ConfigError)
     sizes = {"num_classes": num_classes, "in_channels": in_channels, "image_size": size}
     try:
-        return as_built(factory(**accepted(factory, sizes), **options), name)
+        return networks.as_built(factory(**networks.accepted(factory, sizes), **options), name)
     except AdawacError:
         raise
     except ImportError as error:  # what some of MONAI's networks need besides MONAI
@@ -104,31 +105,20 @@ def build_untrained(
         ) from error
 
 
-def _factory(name: str) -> Callable[..., Any]:
-    family, colon, rest = name.partition(":")
-    if name in MODELS or not colon:
-        return MODELS[name]
-    return partial(FAMILIES[family], rest) if family in FAMILIES else custom_network(name)
-
-
-def _load(built: Built, name: str, pretrained: str, num_classes: int) -> LoadReport:
-    network, part = built.network, built.encoder
+def _load(built: Built, name: str, pretrained: str, num_classes: int, colours: bool) -> LoadReport:
+    where: dict[str, Any] = {"encoder": built.encoder, "num_classes": num_classes}
+    if colours and built.imagenet:
+        mean, std = imagenet_statistics(built.imagenet)
+        where["colours"] = ColourStatistics(mean=mean, std=std)
     if pretrained in ("imagenet", "imagenet-offline") and not built.imagenet:
         raise ConfigError(
             f"Expected a network whose ImageNet weights are known, but got {name!r}. Give its weights as a file, or "
             "choose unet, transunet or smp:ARCH/ENCODER."
         )
     if pretrained == "imagenet-offline":
-        tensors = offline_weights(built.imagenet)
-        return place_weights(network, tensors, pretrained, encoder=part, num_classes=num_classes)
+        return place_weights(built.network, offline_weights(built.imagenet), pretrained, **where)
     path = imagenet_file(built.imagenet) if pretrained == "imagenet" else pretrained
-    return load_weights(network, path, encoder=part, num_classes=num_classes)
-
-
-def _transunet(network: nn.Module, name: str) -> TransUNet:
-    if not isinstance(network, TransUNet):
-        raise ConfigError(f"Expected faithful for a TransUNet only, but got it for {name!r}. Leave it out.")
-    return network
+    return load_weights(built.network, path, **where)
 
 
 def _checked_tap(network: nn.Module, name: str, tap: str) -> str:
@@ -139,10 +129,7 @@ def _checked_tap(network: nn.Module, name: str, tap: str) -> str:
             f"Expected the name of the submodule that gives {name!r} its latent, but none is known. Set tap= to the "
             f"deepest part of its encoder: {outer}, or one within these."
         )
-    if tap not in modules:
-        raise UnknownNameError(
-            f"Expected a submodule of {name!r} as tap, but got {tap!r}. Near names: {near(tap, modules, 6)}."
-        )
+    check_known(tap, modules, f"a submodule of {name!r} as tap", count=6)
     return tap
 
 
@@ -191,16 +178,13 @@ def list_models(pattern: str | None = None) -> list[ModelInfo]:
 
 def _names() -> Iterator[str]:
     yield from MODELS
-    yield from smp_names()
-    yield from (f"monai:{name}" for name in MONAI_DEFAULTS)
+    yield from networks.smp_names()
+    yield from (f"monai:{name}" for name in networks.MONAI_DEFAULTS)
 
 
-def _all_names() -> Iterator[str]:
-    yield from _names()
-    known = set(_names())
-    for architecture in smp_architectures():
-        combined = (f"smp:{architecture}/{encoder}" for encoder in smp_encoders())
-        yield from (name for name in combined if name not in known)
+def _all_names() -> list[str]:
+    pairs = itertools.product(networks.smp_architectures(), networks.smp_encoders())
+    return list(dict.fromkeys([*_names(), *(f"smp:{architecture}/{encoder}" for architecture, encoder in pairs)]))
 
 
 def _describe(name: str) -> ModelInfo:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from adawac.errors import ConfigError, UnknownNameError, near
+from adawac.errors import ConfigError, UnknownNameError, check_known, near
 from adawac.lazy import library, quietly
 from adawac.models.transunet import TransUNet
 from adawac.registry import Registry
@@ -42,7 +42,11 @@ MODELS: Registry[Callable[..., Any]] = Registry("model")
 
 
 def smp_network(name: str, num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
-    """Build `ARCH/ENCODER`; without an encoder it is resnet34, for DPT ViT-B/16."""
+    """Build `ARCH/ENCODER`; without an encoder it is resnet34, for DPT ViT-B/16.
+
+    ResNets of bottlenecks take `stride_in_1x1`: the stride of a stage is then in its first convolution, as in the first
+    ResNets.
+    """
     smp = library("segmentation_models_pytorch", "segmentation-models-pytorch")
     wanted, _, encoder = name.partition("/")
     architecture = _smp_architecture(wanted)
@@ -50,11 +54,16 @@ def smp_network(name: str, num_classes: int, in_channels: int, image_size: Size,
     _check_encoder(encoder)
     if architecture == "DPT":  # its transformer would otherwise take the size that it was pretrained with only
         options.setdefault("dynamic_img_size", True)
+    stride_in_1x1 = _has_bottlenecks(encoder) and options.pop("stride_in_1x1", False)
     with quietly():  # smp's own `timm-` names are deprecated, but still offered
         network = smp.create_model(
             architecture, encoder, encoder_weights=None, in_channels=in_channels, classes=num_classes, **options
         )
-    _check_divisible(network, f"smp:{architecture}/{encoder}", image_size)
+    if stride_in_1x1:
+        _move_strides(network.encoder)
+    stride = network.encoder.output_stride if network.requires_divisible_input_shape else 1
+    if _not_divisible(image_size, stride):
+        raise _indivisible(f"smp:{architecture}/{encoder}", image_size, stride)
     inner = "encoder.model" if hasattr(network.encoder, "model") else "encoder"
     return Built(network=network, tap=_smp_tap(network), encoder=inner, imagenet=encoder)
 
@@ -103,11 +112,22 @@ def _check_encoder(name: str) -> None:
         if timm.is_model(name[3:].partition(".")[0]):
             return
         known = [f"tu-{model}" for model in timm.list_models()]
-    if name not in known:
-        raise UnknownNameError(
-            f"Expected one of smp's encoders or tu-NAME for one of timm's, but got {name!r}. Near names: "
-            f"{near(name, known)}."
-        )
+    check_known(name, known, "one of smp's encoders or tu-NAME for one of timm's")
+
+
+def _has_bottlenecks(encoder: str) -> bool:
+    """Tell whether an encoder of smp is made of torchvision's bottlenecks."""
+    encoders = library("segmentation_models_pytorch", "segmentation-models-pytorch").encoders.encoders
+    bottleneck = library("torchvision.models.resnet", "torchvision").Bottleneck
+    return encoder in encoders and encoders[encoder]["params"].get("block") is bottleneck
+
+
+def _move_strides(encoder: nn.Module) -> None:
+    """Exchange the strides of a bottleneck's first convolution, which is 1×1, and of the 3×3 after it."""
+    bottleneck = library("torchvision.models.resnet", "torchvision").Bottleneck
+    for block in encoder.modules():
+        if isinstance(block, bottleneck):
+            block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
 
 
 def _smp_tap(network: Any) -> str:
@@ -116,12 +136,6 @@ def _smp_tap(network: Any) -> str:
     if indices is None:
         return "encoder"
     return f"encoder.model.{network.encoder.model.feature_info[indices[-1]]['module']}"
-
-
-def _check_divisible(network: Any, name: str, image_size: Size) -> None:
-    stride = network.encoder.output_stride if network.requires_divisible_input_shape else 1
-    if _not_divisible(image_size, stride):
-        raise _indivisible(name, image_size, stride)
 
 
 def _not_divisible(size: Size, stride: int) -> bool:
@@ -137,15 +151,13 @@ def _indivisible(name: str, size: Size, stride: int) -> ConfigError:
 
 # -- MONAI -------------------------------------------------------------------------------------------------------------
 
-# What a constructor cannot do without, and the submodule that gives the latent.
+# What a constructor cannot do without, and the submodule that gives the latent. A model folder of somebody else may
+# name these networks (`adawac.inference.trained_network`): building one must neither download nor open files.
 _LEVELS = {"channels": (32, 64, 128, 256, 512), "strides": (2, 2, 2, 2)}
 MONAI_DEFAULTS: Mapping[str, tuple[dict[str, Any], str]] = {
     "AttentionUnet": (_LEVELS, "model.1{levels}.submodule"),
     "BasicUNet": ({}, "down_4"),
-    "DynUNet": (
-        {"kernel_size": (3,) * 6, "strides": (1, *(2,) * 5), "upsample_kernel_size": (2,) * 5},
-        "bottleneck",
-    ),
+    "DynUNet": ({"kernel_size": (3,) * 6, "strides": (1, *(2,) * 5), "upsample_kernel_size": (2,) * 5}, "bottleneck"),
     "FlexibleUNet": ({"backbone": "resnet34"}, "encoder"),
     "MedNeXt": ({}, "bottleneck"),
     "SegResNet": ({}, "down_layers.{last}"),
@@ -251,7 +263,8 @@ def option_names(name: str) -> set[str] | None:
         return None  # timm's encoders take more, and check it; smp's own would ignore it
     smp = library("segmentation_models_pytorch", "segmentation-models-pytorch")
     fixed = {"encoder_name", "encoder_weights", "in_channels", "classes", "kwargs"}
-    return set(inspect.signature(getattr(smp, architecture)).parameters) - fixed
+    known = set(inspect.signature(getattr(smp, architecture)).parameters) - fixed
+    return known | {"stride_in_1x1"} if _has_bottlenecks(encoder or _default_encoder(architecture)) else known
 
 
 FAMILIES: Mapping[str, Callable[..., Built]] = {"smp": smp_network, "timm": timm_network, "monai": monai_network}
@@ -278,15 +291,8 @@ def transunet_vit(num_classes: int, in_channels: int, image_size: Size, **option
 @MODELS.register("transunet-small")
 def transunet_small(num_classes: int, in_channels: int, image_size: Size, **options: Any) -> Built:
     """TransUNet for a laptop: narrower and shallower throughout."""
-    small: dict[str, Any] = {
-        "embed_dim": 192,
-        "depth": 4,
-        "num_heads": 3,
-        "layers": (1, 2, 3),
-        "width": 0.5,
-        "bridge": 128,
-        "decoder_channels": (96, 64, 32, 16),
-    }
+    small: dict[str, Any] = {"embed_dim": 192, "depth": 4, "num_heads": 3, "layers": (1, 2, 3), "width": 0.5}
+    small |= {"bridge": 128, "decoder_channels": (96, 64, 32, 16)}
     return _built(TransUNet(num_classes, in_channels, image_size, **small | options), "")
 
 

