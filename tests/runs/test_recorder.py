@@ -13,7 +13,7 @@ import adawac
 from adawac.data.loader import Loader
 from adawac.data.splits import resolve_split
 from adawac.data.store import Store
-from adawac.errors import ConfigError, ShapeError
+from adawac.errors import ConfigError, RunError, ShapeError
 from adawac.models import build
 from adawac.runs import FIELDS, Run
 from adawac.runs.recorder import EpochRecord, RunRecorder
@@ -35,6 +35,28 @@ def test_copies_of_the_criterion_are_not_recorded(tmp_path):
             assert torch.equal(other.weights.log_odds, 2 * criterion.weights.log_odds)
         recorder.end_epoch(1)
     np.testing.assert_array_equal(Run(tmp_path / "run").history["beta"][0], criterion.weights.beta)
+
+
+def test_unlabelled_samples_are_not_taken_for_empty_ones(tmp_path):
+    labels = torch.zeros(6, 8, 8, dtype=torch.int64)
+    labels[[1, 4]], labels[[2, 5], :4] = 255, 1
+    criterion = adawac.AdaWAC(3, ignore_index=255)
+    generator = torch.Generator().manual_seed(0)
+    logits, latents = (torch.randn(6, *shape, generator=generator) for shape in ((3, 8, 8), (5,)))
+    with RunRecorder(tmp_path / "run", criterion) as recorder:
+        criterion(logits, labels, latents, torch.arange(3))
+        numbers = recorder.end_epoch(1)
+    run = Run(tmp_path / "run")
+    assert run.samples is not None
+    assert run.samples.state.tolist() == ["labelled", "unlabelled", "labelled"]
+    assert run.samples.label_sparse.tolist() == [True, False, False]
+    history = {name: run.history[name][0] for name in FIELDS}
+    assert np.isnan(history["ell_ce"]).tolist() == np.isnan(history["ell_dice"]).tolist() == [False, True, False]
+    assert history["beta"][1] == 0
+    assert numbers["reg_ac_unlabelled"] == history["reg_ac"][1] > 0
+    for name in FIELDS:  # the means are those of the labelled samples
+        assert numbers[name] == pytest.approx(history[name][[0, 2]].mean())
+        assert numbers[f"{name}_dense"] == pytest.approx(history[name][2])
 
 
 def test_settings_may_come_from_numpy_and_torch(tmp_path):
@@ -61,6 +83,7 @@ def test_weights_are_held_for_some_epochs_and_recorded(tmp_path):
             assert not criterion.training
             criterion.train()
             recorder.end_epoch(epoch)
+        assert repr(recorder) == "RunRecorder(AdaWAC(num_samples=2, preset='paper'): 3 epochs done)"
     run = Run(tmp_path / "run")
     np.testing.assert_array_equal(run.history["beta"][:2], 0.5)
     np.testing.assert_array_equal(run.history["beta"][2], criterion.weights.beta)
@@ -104,6 +127,24 @@ def test_weights_that_rush_are_pointed_out(tmp_path, caplog):
         step(criterion)
         recorder.end_epoch(1)
     assert "lower eta_beta or lambda_ac, or let the network settle first (hold_epochs=3)" in caplog.text
+
+
+def test_a_loss_that_is_not_finite_is_said_once_and_counted(tmp_path, caplog):
+    criterion, labels = adawac.AdaWAC(2), torch.ones(4, 8, 8, dtype=torch.int64)
+    with RunRecorder(tmp_path / "run", criterion) as recorder:
+        step(criterion)
+        recorder.end_epoch(1)
+        assert caplog.text == ""
+        before = criterion.weights.beta.clone()
+        for epoch in (2, 3):
+            step(criterion.eval())
+            criterion.train()(torch.full((4, 3, 8, 8), torch.nan), labels, torch.ones(4, 5), torch.tensor([0, 1]))
+            recorder.end_epoch(epoch)
+    assert torch.equal(criterion.weights.beta, before)
+    assert caplog.text.count("not finite from epoch 2, step 1 on") == 1
+    assert caplog.text.count("2 moves were left out") == 1
+    assert [metrics["skipped"] for metrics in Run(tmp_path / "run").metrics] == [0, 2, 4]
+    assert Run(tmp_path / "run").metrics[-1]["loss"] is None
 
 
 def test_epochs_are_counted_from_one(tmp_path):
@@ -198,7 +239,8 @@ def plain_pytorch(config, out):
     loader = Loader(samples, (32, 32), batch_size=12, seed=config.seed, device="cpu")
     criterion = adawac.AdaWAC(len(samples))
     model, encoder = build(config.model.name, store.num_classes, 1, (32, 32), seed=config.seed)
-    tap, optimizer = adawac.EncoderTap(model, encoder), torch.optim.SGD(model.parameters(), 0.01, 0.9, 0, 1e-4)
+    tap, model = adawac.EncoderTap(model, encoder), model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4, fused=True)
     torch.manual_seed(config.seed)  # dropout
     with RunRecorder(out, criterion, samples=samples.table, epochs=config.epochs, hold_epochs=1) as recorder:
         for epoch in range(1, config.epochs + 1):
@@ -224,3 +266,20 @@ def test_a_plain_loop_and_the_engine_leave_the_same_record(change, tmp_path):
     assert [loop.status, loop.epoch, loop.info["epochs"]] == [engine.status, engine.epoch, engine.info["epochs"]]
     assert (loop.history["beta"][0] == 0.5).all()
     assert (loop.history["beta"][1:] != 0.5).all()
+
+
+def test_a_run_of_another_loop_is_readable_and_only_what_it_lacks_is_missing(tmp_path):
+    criterion = adawac.AdaWAC(2)
+    with RunRecorder(tmp_path / "run", criterion, settings={"lr": 0.1}) as recorder:
+        step(criterion)
+        recorder.end_epoch(1)
+    run = Run(tmp_path / "run")
+    assert set(run.missing) == {"checkpoints", "scores", "gallery"}
+    assert run.settings["settings"] == {"lr": 0.1}
+    assert run.config is None
+    run.require("samples.csv", "history.bin")
+    for use in (lambda: run.require("config.yaml"), run.own_config, lambda: adawac.predict(run, "a.nii", tmp_path)):
+        with pytest.raises(RunError, match="another training loop"):
+            use()
+    (tmp_path / "run" / "config.yaml").write_text("loop: [")
+    assert "cannot be read" in Run(tmp_path / "run").missing["config.yaml"]

@@ -91,11 +91,12 @@ def test_a_gallery_gives_what_it_was_given(tmp_path: Path) -> None:
         Slice(id="a", image=rng.random((5, 7)), label=np.full((5, 7), 300), prediction=np.zeros((5, 7), np.int64)),
         Slice(id="b", image=rng.integers(0, 9, (3, 4, 4), dtype=np.uint8), spacing=(1.5, 0.5)),
         Slice(id="c", image=np.zeros((2, 2), np.float16), label=np.full((2, 2), -1)),
+        Slice(id="picture", image=rng.integers(0, 256, (3, 4, 4), dtype=np.uint8), in_colour=True),
     ]
     path = write_gallery(tmp_path, "test", slices)
     (tmp_path / "run.json").write_text("{}")
     gallery = Run(tmp_path).gallery("test")
-    assert list(gallery) == ["a", "b", "c"]
+    assert list(gallery) == ["a", "b", "c", "picture"]
     for item in slices:
         kept = gallery[item.id]
         np.testing.assert_array_equal(kept.image, item.image)
@@ -106,6 +107,7 @@ def test_a_gallery_gives_what_it_was_given(tmp_path: Path) -> None:
             if expected is not None:
                 np.testing.assert_array_equal(actual, expected)
         assert kept.spacing == item.spacing
+        assert kept.in_colour is item.in_colour
     assert gallery["a"].label is not None
     assert gallery["a"].label.dtype == np.uint16
     assert gallery["a"].prediction is not None

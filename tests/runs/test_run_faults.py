@@ -1,5 +1,6 @@
 """What a run folder survives: kills at any moment, full disks, and somebody else who wants to write."""
 
+import errno
 import fcntl
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -240,6 +242,31 @@ def test_reading_a_status_does_not_keep_a_writer_out(folder: Path) -> None:
     timer.join()
 
 
+def test_two_readers_of_a_dead_run_do_not_take_each_other_for_its_writer(folder: Path) -> None:
+    reader = (folder / ".lock").open("rb")
+    fcntl.flock(reader, fcntl.LOCK_EX)  # as a reader holds it for an instant
+    timer = threading.Timer(0.005, reader.close)
+    timer.start()
+    assert not files.is_locked(folder)
+    timer.join()
+
+
+def test_somebody_who_may_only_read_a_run_sees_that_it_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+
+    def forbid(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:  # tests may run as root
+        if "+" in mode:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, mode, *arguments, **options)
+
+    with RunWriter(folder, resume=True) as run:
+        run.rewind(2)
+        monkeypatch.setattr(Path, "open", forbid)
+        assert Run(folder).status == "running"
+        monkeypatch.undo()
+    assert Run(folder).status == "finished"
+
+
 def test_a_reader_sees_whole_epochs_while_they_are_written(tmp_path: Path) -> None:
     code = """
 import time
@@ -281,3 +308,29 @@ def test_leftovers_of_a_kill_do_not_block_a_new_run(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     with RunWriter(tmp_path, TrainConfig()):
         assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("part", ["history.bin", "metrics.jsonl"])
+def test_a_record_that_is_cut_off_by_damage_says_how_far_it_goes(tmp_path: Path, part: str) -> None:
+    folder = example_run(tmp_path / "run", cases=["c"], slices=3, epochs=6).folder
+    assert Run(folder).damaged == {}
+    whole = (folder / part).read_bytes()
+    for change in (whole[: len(whole) // 2], whole[: len(whole) // 2] + b"\0" * 200 + whole[len(whole) // 2 + 200 :]):
+        (folder / part).write_bytes(change)
+        run = Run(folder)
+        last = max([row["epoch"] for row in run.metrics] if part == "metrics.jsonl" else run.history.epochs.tolist())
+        assert 1 < last < 6
+        assert list(run.damaged) == [part]
+        assert f"{last} of 6" in run.damaged[part]
+        assert part not in run.missing
+    (folder / part).write_bytes(b"\0" * len(whole))
+    assert Run(folder).damaged == {}
+    assert "damaged" in Run(folder).missing[part]
+
+
+def test_a_record_that_a_kill_cut_off_is_not_called_damaged(folder: Path) -> None:
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"epoch": 3, "lo')
+    with (folder / "history.bin").open("ab") as file:
+        file.write((folder / "history.bin").read_bytes()[:100])
+    assert Run(folder).damaged == {}

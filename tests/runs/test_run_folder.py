@@ -71,7 +71,7 @@ def test_an_example_run_is_complete(example: Path) -> None:
     assert run.checkpoints == ["last"]
     assert run.checkpoint().state["ids"] == run.samples.id.tolist()
     assert {score.metric for score in run.scores("test-strict")} == {"dice", "hd95"}
-    assert "finished, epoch 20 of 20" in repr(run)
+    assert repr(run) == f"Run({str(run.folder)!r}: adawac with unet, finished, epoch 20 of 20)"
 
 
 def test_the_examples_weights_follow_algorithm_1(example: Path) -> None:
@@ -354,6 +354,9 @@ def test_a_damaged_part_is_named_and_the_others_are_given(copy: Path, part: str)
     run = Run(copy)
     assert list(run.missing) == [part]
     assert "it cannot be read: " in run.missing[part]
+    with pytest.raises(RunError) as error:
+        run.require(part)
+    assert ".." not in str(error.value)
     assert len(run.history) == 20
 
 

@@ -4,7 +4,19 @@ import logging
 
 import pytest
 
-from adawac.train import fit
+from adawac.train import devices, fit
+
+
+def test_apples_gpu_is_chosen_by_name_alone(change, monkeypatch):
+    monkeypatch.setattr(devices, "Fabric", lambda **options: options)
+    monkeypatch.setattr(devices.torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(devices.torch.cuda, "is_available", lambda: False)
+    asked = {name: devices.build_fabric(change(hardware__accelerator=name)) for name in ("auto", "cpu", "mps")}
+    assert {name: options["accelerator"] for name, options in asked.items()} == {
+        "auto": "cpu",
+        "cpu": "cpu",
+        "mps": "mps",
+    }
 
 
 @pytest.mark.parametrize("speaker", ["lightning_fabric", "pytorch_lightning"])

@@ -12,8 +12,9 @@ from adawac.data.store import Store
 from adawac.errors import BusyError, ConfigError, MissingFileError, RunError, UnknownNameError
 from adawac.runs import Run
 from adawac.runs.recorder import EpochRecord
-from adawac.train import fit
+from adawac.train import engine, fit
 from adawac.train.forward import Views
+from adawac.train.setup import set_up
 from tests.networks.small_network import small
 
 
@@ -115,6 +116,22 @@ def test_encoder_alone_gives_the_papers_loss_of_the_joint_pass():
         torch.testing.assert_close(encoder, joint)
 
 
+def test_the_teacher_is_the_averaged_network_and_learns_nothing_itself(change):
+    trainer = set_up(change(method__name="mean-teacher", model__options={"dropout": 0.0}))
+    assert trainer.config.optim.ema_decay == 0.99  # of Tarvainen and Valpola
+    assert trainer.averaged is not None
+    with torch.no_grad():
+        for parameter in trainer.averaged.module.parameters():
+            parameter.mul_(1.5)
+    x1, x2 = torch.randn(2, 4, 1, 16, 16)
+    logits, both = trainer.views(x1, x2)
+    torch.testing.assert_close(logits, trainer.network(x1))
+    torch.testing.assert_close(both, torch.cat([trainer.network(x1), trainer.averaged.module(x2)]))
+    both[4:].sum().backward()
+    assert all(parameter.grad is None for parameter in trainer.averaged.parameters())
+    assert len(list(trainer.views.parameters())) == len(list(trainer.network.parameters()))
+
+
 def test_the_same_seed_gives_the_same_run_and_another_does_not(config, change, tmp_path):
     first, second = (fit(config, tmp_path / name) for name in ("first", "second"))
     assert_same(first, second)
@@ -131,6 +148,8 @@ def test_streamed_and_resident_give_the_same_run(config, change, tmp_path):
 SETTINGS = {
     "sgd": {},
     "adamw": {"optim__optimizer": "adamw", "optim__lr": 1e-3, "optim__schedule": "cosine", "optim__warmup_epochs": 1},
+    "robust": {"method__preset": "robust"},
+    "mean-teacher": {"method__name": "mean-teacher"},
     "ema": {"optim__ema_decay": 0.9, "optim__schedule": "poly", "optim__clip_norm": 1.0, "optim__accumulate": 2},
 }
 
@@ -210,6 +229,7 @@ def test_wrong_configurations(change, tmp_path):
         ({"method__name": "adawak"}, UnknownNameError, "'adawac'"),
         ({"method__options": {"eta": 1}}, ConfigError, r"method\.options\.eta: unknown"),
         ({"hardware__accelerator": "cuda"}, ConfigError, "torch sees none"),
+        ({"hardware__accelerator": "mps"}, ConfigError, "accelerator=mps, but torch sees none"),
         ({"hardware__sync_batchnorm": True}, ConfigError, "Expected a GPU for hardware.sync_batchnorm"),
         ({"data__views": {"turns": 1}}, ConfigError, "turns"),
         ({"data__batch_size": 1000}, ConfigError, r"at most the \d+ training samples, but data.batch_size is 1000"),
@@ -245,6 +265,16 @@ def test_progress_is_logged(config, tmp_path, caplog):
     assert "adawac with tests.networks.small_network:small" in lines[0]
     assert lines[1].startswith("epoch 1/3  loss ")
     assert "beta_sparse" in lines[1]
+    assert not any("step" in line for line in lines[1:])
+
+
+def test_a_long_epoch_says_how_far_it_is(config, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(engine, "LINE_EVERY", 0.0)
+    with caplog.at_level(logging.INFO, "adawac.train.engine"):
+        fit(config, tmp_path / "run")
+    lines = [record.getMessage() for record in caplog.records]
+    assert "epoch 1/3  step 2/4  about 1 min left" in lines
+    assert "epoch 3/3  step 4/4  about 1 min left" in lines
 
 
 def test_validation_keeps_the_best_and_scores_what_inference_finds(change, tmp_path):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from adawac.errors import AdawacError
 from adawac.runs import Run
-from adawac.train import fit
+from adawac.train import TrainingProgress, fit
 
 FORK = multiprocessing.get_context("fork")
 
@@ -78,6 +79,35 @@ def check(config, tmp_path, cases) -> None:
 @pytest.mark.parametrize("rename", [0, 3, 7, 10])
 def test_a_kill_between_writing_and_renaming(change, tmp_path, rename):
     check(change(epochs=3), tmp_path, [[(None, rename)]])
+
+
+class KillsAWorker(TrainingProgress):
+    """Kills a process that reads samples."""
+
+    def step(self, epoch, step):
+        for worker in multiprocessing.active_children():
+            worker.kill()
+
+
+def train_until_a_worker_dies(config, folder, sender) -> None:
+    torch.set_num_threads(1)
+    try:
+        fit(config, folder, watch=KillsAWorker())
+    except AdawacError as error:
+        sender.send(str(error))
+    os._exit(0)
+
+
+def test_a_killed_worker_ends_a_training_with_a_message(change, tmp_path):
+    config = change(epochs=3, data__residence="stream", data__workers=1)
+    receiver, sender = FORK.Pipe()
+    process = FORK.Process(target=train_until_a_worker_dies, args=(config, tmp_path / "run", sender))
+    process.start()
+    assert receiver.poll(60)
+    message = receiver.recv()
+    process.join(60)
+    assert "one was lost" in message
+    assert "data.workers" in message
 
 
 @pytest.mark.slow

@@ -9,23 +9,28 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from adawac.config import override, save
+from adawac.data.preparation import prepare
 from adawac.errors import ConfigError, RunError
 from adawac.runs import Run
 from adawac.train import devices as ranks
 from adawac.train import fit
+from adawac.train.step import TrainStep
+from tests.data.partly_labelled import partly_labelled
+from tests.networks.small_network import Small
 
 
 @pytest.fixture
-def settings(config):
-    """Three epochs whose last batch is uneven (56 samples in batches of 12), without dropout."""
+def settings(config, monkeypatch):
+    """Three epochs whose last batch is uneven (56 samples in batches of 12), without dropout; up to 3 ranks."""
+    monkeypatch.setattr(ranks, "max_ranks", lambda: 3)
     return override(config, {"model.options": {"dropout": 0.0}, "data.batch_size": 12})
 
 
@@ -40,7 +45,7 @@ def assert_close(one: Run, other: Run):
     np.testing.assert_allclose(one.curve("loss")[1], other.curve("loss")[1], rtol=1e-4)
 
 
-@pytest.mark.parametrize("preset", ["paper", "official"])
+@pytest.mark.parametrize("preset", ["paper", "official", "robust"])
 def test_the_run_does_not_depend_on_the_number_of_ranks(settings, tmp_path, preset):
     changed = override(settings, {"method.preset": preset, "validation.every": 1})
     runs = [fit(override(changed, {"hardware.devices": n}), tmp_path / str(n)) for n in (1, 2, 3)]
@@ -55,6 +60,22 @@ def test_nor_does_it_with_any_other_way_of_the_second_view(settings, tmp_path, f
     changed = override(settings, {"forward": forward, "epochs": 2})
     one, two = (fit(override(changed, {"hardware.devices": n}), tmp_path / str(n)) for n in (1, 2))
     assert_close(one, two)
+
+
+def test_nor_does_it_with_a_teacher(settings, tmp_path):
+    changed = override(settings, {"method.name": "mean-teacher", "epochs": 2})
+    one, two = (fit(override(changed, {"hardware.devices": n}), tmp_path / str(n)) for n in (1, 2))
+    assert_close(one, two)
+
+
+@pytest.mark.parametrize("preset", ["paper", "robust"])
+def test_nor_does_it_with_unlabelled_samples(settings, tmp_path, preset):
+    store = prepare(partly_labelled(), dest=tmp_path / "store", workers=1)
+    data = {"data.store": store.path, "data.image_size": (16, 16), "data.batch_size": 7, "data.unlabelled_share": 0.4}
+    last = {"validation.every": 0, "validation.select": "last", "method.preset": preset}
+    runs = [fit(override(settings, {**data, **last, "hardware.devices": n}), tmp_path / str(n)) for n in (1, 2, 3)]
+    for other in runs[1:]:
+        assert_close(runs[0], other)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +93,29 @@ def test_a_program_that_was_called_is_started_again_for_every_gpu(on_gpu, device
     assert ranks._strategy(on_gpu, devices, nodes) == expected
 
 
-def test_whatever_else_trains_on_several_gpus_spawns_its_ranks(monkeypatch):
-    with ProcessPoolExecutor(1, get_context("spawn")) as grid:
+def test_more_devices_than_there_are_start_nothing(config, tmp_path, monkeypatch):
+    many = override(config, {"hardware.devices": 99, "data.batch_size": 99})
+    with pytest.raises(ConfigError, match=r"Expected at most \d+ devices.*but got 99. Lower --devices"):
+        fit(many, tmp_path / "run")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=r"Expected at most 1 devices.*but got 2"):
+        fit(override(config, {"hardware.accelerator": "cuda", "hardware.devices": 2}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_machines_without_torchrun_wait_for_nobody(config, tmp_path):
+    with pytest.raises(ConfigError, match=r"started on each of 2 machines by torchrun"):
+        fit(override(config, {"hardware.nodes": 2}), tmp_path / "run")
+
+
+def test_a_program_is_started_again_where_nothing_forks(monkeypatch):
+    monkeypatch.delattr(ranks.os, "fork")
+    assert ranks._strategy(False, 2, 1) == "ddp"
+
+
+def test_whatever_else_trains_on_several_gpus_spawns_its_ranks(monkeypatch, job_server):
+    with ProcessPoolExecutor(1, job_server.get_context("spawn")) as grid:
         assert grid.submit(ranks._strategy, True, 2, 1).result() == "ddp_spawn"
     monkeypatch.setattr(sys, "argv", ["/site-packages/ray/_private/workers/default_worker.py", "--node-ip-address=…"])
     assert ranks._strategy(True, 2, 1) == "ddp_spawn"
@@ -81,13 +123,31 @@ def test_whatever_else_trains_on_several_gpus_spawns_its_ranks(monkeypatch):
     assert ranks._strategy(True, 2, 1) == "ddp"
 
 
+class Late(Small):
+    """Fails on the second rank, in the third epoch of four steps."""
+
+    passes = 0
+
+    def forward(self, x):
+        Late.passes += 1
+        if Late.passes > 9 and dist.is_initialized() and dist.get_rank() == 1:
+            raise ConfigError("Expected no third epoch.")
+        return super().forward(x)
+
+
+def late(num_classes, in_channels, dropout):
+    network = Late(num_classes, in_channels)
+    network.dropout.p = dropout
+    return network, "encoder"
+
+
 def test_spawned_ranks_train_as_one_does_and_raise_what_they_raise(settings, tmp_path, monkeypatch):
-    one = fit(settings, tmp_path / "one")
+    one = fit(override(settings, {"epochs": 2}), tmp_path / "one")
     monkeypatch.setattr(ranks, "_strategy", lambda *_: "ddp_spawn")  # what a grid does where there are GPUs
-    changed = override(settings, {"hardware.devices": 2})
-    assert_close(one, fit(changed, tmp_path / "two"))
-    with pytest.raises(ConfigError, match="fold"):
-        fit(override(changed, {"data.split": "fold:9/5"}), tmp_path / "run")
+    changed = override(settings, {"hardware.devices": 2, "model.name": "tests.train.test_ranks:late"})
+    with pytest.raises(ConfigError, match=r"^Expected no third epoch\.$"):
+        fit(changed, tmp_path / "two")
+    assert_close(one, Run(tmp_path / "two"))
 
 
 class Interrupted:
@@ -174,6 +234,23 @@ def test_a_lost_rank_ends_the_run_with_a_message_and_resume_goes_on(settings, tm
         fit(changed, tmp_path / "run", watch=Killed(2, 3))
     assert Run(tmp_path / "run").status == "interrupted"
     assert_close(whole, fit(override(settings, {"hardware.devices": 3}), tmp_path / "run", resume=True))
+
+
+def test_a_rank_without_memory_is_not_called_a_lost_one(settings, tmp_path, monkeypatch):
+    take = TrainStep.__call__
+
+    def hungry(step, rows, epoch, number):
+        if step.trainer.fabric.global_rank and (epoch, number) == (2, 1):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        take(step, rows, epoch, number)
+
+    changed = override(settings, {"hardware.devices": 2})
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainStep, "__call__", hungry)
+        with pytest.raises(RunError, match=r"Tried to allocate 20.00 GiB.*Lower data.batch_size"):
+            fit(changed, tmp_path / "run")
+    assert Run(tmp_path / "run").status == "interrupted"
+    assert fit(changed, tmp_path / "run", resume=True).status == "finished"
 
 
 class Broken(Interrupted):

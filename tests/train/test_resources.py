@@ -2,8 +2,10 @@
 
 import errno
 import gc
+import multiprocessing
 import resource
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,13 +13,14 @@ from adawac.errors import ConfigError, RunError
 from adawac.runs import Run
 from adawac.train import fit
 from adawac.train.step import TrainStep
+from tests.networks.small_network import Small
 
 
 class Memory:
     """Notes the process's memory after each epoch."""
 
     def __init__(self):
-        self.bytes, self.tensors, self.steps = [], [], 0
+        self.bytes, self.objects, self.tensors, self.steps = [], [], [], 0
 
     def start(self, *_):
         pass
@@ -27,7 +30,9 @@ class Memory:
 
     def epoch(self, *_):
         gc.collect()
-        self.tensors.append(sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()))
+        objects = gc.get_objects()
+        self.objects.append(len(objects))
+        self.tensors.append(sum(issubclass(type(item), torch.Tensor) for item in objects))
         self.bytes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
 
 
@@ -41,10 +46,18 @@ def test_a_run_of_2000_steps_does_not_grow(change, tmp_path):
     assert memory.bytes[-1] - memory.bytes[40] < 4 << 20
 
 
-def test_tensors_do_not_pile_up(change, tmp_path):
+@pytest.mark.parametrize("residence", ["device", "stream"])
+def test_nothing_piles_up(change, tmp_path, residence):
+    """Neither loader nor recorder, checkpoints nor validation keep anything of an epoch."""
     memory = Memory()
-    fit(change(epochs=6), tmp_path / "run", watch=memory)
-    assert len(set(memory.tensors[1:])) == 1
+    stream = {"data__residence": residence, "data__workers": 0}
+    gc.freeze()  # what is there before is not looked at: a million objects of torch's
+    try:
+        fit(change(epochs=8, validation__every=1, validation__select="best", **stream), tmp_path / "run", watch=memory)
+    finally:
+        gc.unfreeze()
+    assert len(set(memory.tensors[2:])) == 1
+    assert memory.objects[-1] - memory.objects[2] < 10 * 5  # a leak of ten objects an epoch would show
 
 
 def test_too_little_device_memory_says_what_to_change(config, tmp_path, monkeypatch):
@@ -72,6 +85,49 @@ def test_a_network_that_is_too_large_for_the_device_says_what_to_change(config, 
     with pytest.raises(RunError, match=r"Tried to allocate 2.00 GiB.*Lower data.batch_size"):
         fit(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Greedy(Small):
+    """Asks for more memory than there is in its eighth pass, and for more than NumPy has in its sixteenth."""
+
+    passes = 0
+
+    def forward(self, x):
+        Greedy.passes += 1
+        if Greedy.passes == 8:
+            torch.empty(1 << 60)
+        if Greedy.passes == 12:
+            np.empty(1 << 58)
+        return super().forward(x)
+
+
+def greedy(num_classes, in_channels):
+    return Greedy(num_classes, in_channels), "encoder"
+
+
+def test_too_little_memory_of_the_cpu_says_what_to_change_and_the_run_goes_on(change, tmp_path):
+    config = change(model__name="tests.train.test_resources:greedy")
+    for resume in (False, True):
+        with pytest.raises(RunError, match=r"allocate.*Lower data.batch_size.*optim.accumulate.*Then go on with --res"):
+            fit(config, tmp_path / "run", resume=resume)
+        assert Run(tmp_path / "run").status == "interrupted"
+    assert Greedy.passes == 12
+    again = change(model__name="tests.train.test_resources:greedy", data__batch_size=6, optim__accumulate=2)
+    assert fit(again, tmp_path / "run", resume=True).status == "finished"
+
+
+def test_a_killed_worker_is_named_and_the_run_goes_on(change, tmp_path):
+    class Killer(Memory):
+        def step(self, epoch, step):
+            if (epoch, step) == (2, 1):
+                for worker in multiprocessing.active_children():
+                    worker.kill()
+
+    config = change(data__residence="stream", data__workers=1)
+    with pytest.raises(RunError, match=r"processes that read samples.*worker.*lower data.workers.*with --resume"):
+        fit(config, tmp_path / "run", watch=Killer())
+    assert Run(tmp_path / "run").checkpoint("last").state["epoch"] == 1
+    assert fit(config, tmp_path / "run", resume=True).status == "finished"
 
 
 @pytest.mark.gpu

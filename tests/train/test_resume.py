@@ -84,6 +84,21 @@ def test_a_run_of_which_only_best_is_left_goes_on_from_there_if_told_to(change, 
     assert run.history.epochs.tolist() == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("position", [-1, 300])
+def test_a_damaged_last_checkpoint_is_named_and_the_best_one_goes_on(change, tmp_path, monkeypatch, caplog, position):
+    scores = iter((0.1, 0.9, 0.2, 0.3, 0.2, 0.3))
+    monkeypatch.setattr(engine, "validate", lambda *_: {"val_dice": next(scores)})
+    whole = fit(change(epochs=4, validation__every=1), tmp_path / "whole")
+    folder = shutil.copytree(whole.folder, tmp_path / "run")
+    last = folder / "checkpoints" / "last.safetensors"
+    content = bytearray(last.read_bytes())
+    content[position] ^= 1
+    last.write_bytes(content)
+    assert_same(fit(None, folder, resume=True), whole)
+    assert "last.safetensors is damaged" in caplog.text
+    assert "Going on from best, which is of epoch 2." in caplog.text
+
+
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(change, tmp_path):
     config = change(checkpoint_every=3)
     whole = fit(config, tmp_path / "whole")
@@ -123,11 +138,20 @@ def test_a_run_json_of_another_hand_is_named(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("epochs: [", "Expected YAML"), ("sede: 1", "unknown key"), (None, "it is not there")]
+    ("text", "why"),
+    [
+        (b"epochs: [", "Expected YAML"),
+        (b"\x8b\x08\x00 not text", "it is not text"),
+        (b"- epochs", "expected settings"),
+        (b"epochs: [1]", "epochs: expected a whole number"),
+        (b"", "it is empty"),
+        (b"sede: 1", "unknown key"),
+        (None, "it is not there"),
+    ],
 )
 def test_a_configuration_that_cannot_be_read_is_not_replaced_by_the_defaults(folder, store, capsys, text, why):
     own = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").unlink() if text is None else (folder / "config.yaml").write_text(text)
+    (folder / "config.yaml").unlink() if text is None else (folder / "config.yaml").write_bytes(text)
     message = refused(folder, capsys, str(store))
     assert "Expected a configuration to go on with in" in message
     assert why in message
@@ -153,7 +177,8 @@ def test_a_method_that_was_edited_into_the_folder_is_found_out(folder, capsys):
         ("optim.accumulate=2", "optim.accumulate=1, but got optim.accumulate=2"),
         ("optim.optimizer=adamw", "which keeps exp_avg, but it has momentum_buffer"),
         ("optim.ema_decay=0.9", "Expected averaged weights in the checkpoint, since optim.ema_decay is set"),
-        ("model.name=smp:Unet/resnet18", "Expected a checkpoint of this network"),
+        ("model.name=smp:Unet/resnet18", "small, but got smp:Unet/resnet18"),
+        ("model.options.width=24", "such as encoder.3.weight: (16, 8, 3, 3) in the checkpoint, (24, 8, 3, 3) here"),
         ("epochs=2", "Expected at least the 3 epochs that"),
     ],
 )
@@ -207,8 +232,8 @@ def test_a_run_goes_on_elsewhere_with_a_store_elsewhere(folder, change, store, t
 
 def test_a_refused_start_is_none(folder, tmp_path):
     """Starts are counted where they are told apart: in the environment, and in the trackers' folders."""
-    with pytest.raises(RunError, match="another one"):
-        fit(override(Run(folder).config, {"model.name": "smp:Unet/resnet18"}), folder, resume=True)
+    with pytest.raises(RunError, match="of its tensors differ"):
+        fit(override(Run(folder).config, {"model.options.width": 24}), folder, resume=True)
     run = fit(override(Run(folder).config, {"track": ["csv"]}), folder, resume=True)
     assert len(run.environments) == 2
     assert [path.name for path in (folder / "trackers" / "csv").iterdir()] == ["start-2"]

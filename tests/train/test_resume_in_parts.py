@@ -23,6 +23,7 @@ def test_schedules(schedule, expected):
     config = OptimConfig(lr=1.0, schedule=schedule)
     rates = [learning_rate(config, step, 100, 0) for step in (0, 50, 99)]
     np.testing.assert_allclose(rates, expected, rtol=1e-5)
+    assert learning_rate(config, 101, 100, 0) == learning_rate(config, 100, 100, 0)
 
 
 def test_warm_up_rises_to_the_learning_rate():

@@ -8,15 +8,28 @@ from adawac.runs.example import example_run
 from adawac.runs.history import FIELDS, History
 from adawac.runs.layout import FORMAT_VERSION
 from adawac.runs.reader import Run, list_runs
-from adawac.runs.results import Gallery, Score, Slice, write_gallery, write_scores
+from adawac.runs.results import (
+    Bin,
+    Calibration,
+    Gallery,
+    Reliability,
+    Score,
+    Slice,
+    write_calibration,
+    write_gallery,
+    write_scores,
+)
 from adawac.runs.writer import RunWriter
 
 __all__ = [
     "FIELDS",
     "FORMAT_VERSION",
+    "Bin",
+    "Calibration",
     "Checkpoint",
     "Gallery",
     "History",
+    "Reliability",
     "Run",
     "RunWriter",
     "Score",
@@ -26,6 +39,7 @@ __all__ = [
     "load_checkpoint",
     "read_state",
     "save_checkpoint",
+    "write_calibration",
     "write_gallery",
     "write_scores",
 ]

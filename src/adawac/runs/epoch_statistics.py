@@ -49,13 +49,8 @@ def warn_of_rush(
     """Warn if the first epoch in which weights move has sent nearly all of them to consistency.
 
     A network's features are large and unsettled in its first steps, whatever the samples. Weights add up what they
-    see, so that a few hundred of such steps may outweigh the rest of the run.
-
-    Args:
-        fields: What the epoch recorded.
-        epoch: Its number.
-        hold: How to let the network settle first, where the training is set up.
-        eta: What the step size of the weights is called there.
+    see, so that a few hundred of such steps may outweigh the rest of the run. `hold` says how to let the network settle
+    first, where the training is set up, and `eta` what the step size of the weights is called there.
     """
     off = float(np.mean(fields["beta"] < OFF))
     if off > _TOO_MANY:

@@ -74,15 +74,14 @@ def example_run(
         for epoch, fields in zip(range(1, last + 1), _train(table, epochs, method, rng), strict=False):
             run.log_history(epoch, rows, **fields)
             run.log_metrics(epoch, {"lr": config.optim.lr} | {name: _mean(values) for name, values in fields.items()})
-        weights = {
-            "model.weight": rng.normal(size=(4, 4)).astype(np.float32),
-            "criterion.log_odds": _logit(fields["beta"]),
-        }
+        log_odds = np.nan_to_num(np.log(fields["beta"]) - np.log1p(-fields["beta"]))
+        weights = {"model.weight": rng.normal(size=(4, 4)), "criterion.log_odds": log_odds}
+        weights = {name: tensor.astype(np.float32) for name, tensor in weights.items()}
         run.save_checkpoint("last", weights, {"epoch": last, "ids": table.id.tolist()})
         if status == "finished":
             scores = list(_scores(volumes))
             run.write_scores("test-strict", scores)
-            run.write_gallery("test", _gallery(volumes, table))
+            run.write_gallery("test", _gallery(volumes))
             dice = np.mean([score.value for score in scores if score.metric == "dice"])
             run.close("finished", {"dice": round(float(dice), 4)})
         run.close("interrupted")
@@ -167,30 +166,17 @@ def _scores(volumes: list[_Volume]) -> Iterator[Score]:
                 )
 
 
-def _gallery(volumes: list[_Volume], table: SampleTable) -> list[Slice]:
+def _gallery(volumes: list[_Volume]) -> list[Slice]:
     """Choose the last slice without a label and the densest one of each case."""
-    chosen, first = [], 0
-    for volume in volumes:
-        rows = np.arange(first, first + len(volume.label))
-        first += len(rows)
-        sparse = rows[table.label_sparse[rows]]
-        densest = rows[table.fraction[rows, 0].argmin()]
-        for row in dict.fromkeys([*sparse[-1:].tolist(), int(densest)]):
-            number = int(table.slice[row])
-            chosen.append(
-                Slice(
-                    id=str(table.id[row]),
-                    image=volume.image[number],
-                    label=volume.label[number],
-                    prediction=volume.prediction[number],
-                )
-            )
+    chosen = []
+    for name, image, label, prediction in volumes:
+        foreground = (label > 0).sum((1, 2))
+        sparse = np.flatnonzero(foreground == 0)
+        for k in dict.fromkeys([*sparse[-1:].tolist(), int(foreground.argmax())]):
+            sample = sample_id(_DATASET, name, name, "2", k)
+            chosen.append(Slice(id=sample, image=image[k], label=label[k], prediction=prediction[k]))
     return chosen
 
 
 def _mean(values: Array) -> float | None:
     return None if np.isnan(values).all() else float(np.nanmean(values))
-
-
-def _logit(beta: Array) -> npt.NDArray[np.float32]:
-    return np.asarray(np.nan_to_num(np.log(beta) - np.log1p(-beta)), dtype=np.float32)

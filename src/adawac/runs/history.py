@@ -8,13 +8,14 @@ field of one epoch is contiguous. The last block may be half-written; it does no
 
 import io
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from adawac.errors import RunError, near
+from adawac.errors import RunError, check_known
 
 FIELDS = ("ell_ce", "ell_dice", "reg_ac", "beta")
 BLOCK_MARK = np.lib.format.MAGIC_PREFIX
@@ -59,16 +60,10 @@ def encode(epoch: int, fields: Mapping[str, npt.ArrayLike]) -> bytes:
 def scan(path: Path) -> list[Block]:
     """Return the whole blocks of a file, reading their headers only."""
     blocks: list[Block] = []
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return blocks
-    with file:
+    with suppress(FileNotFoundError), path.open("rb") as file:
         size = file.seek(0, io.SEEK_END)
-        start = 0
-        while (block := _read_block(file, start, size)) is not None:
+        while block := _read_block(file, blocks[-1].end if blocks else 0, size):
             blocks.append(block)
-            start = block.end
     return blocks
 
 
@@ -79,10 +74,18 @@ def _read_block(file: BinaryIO, start: int, size: int) -> Block | None:
             return None
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         data = file.tell()
-        if shape != () or (dtype.names or ("",))[0] != "epoch" or data + dtype.itemsize > size:
+        names = dtype.names or ("",)
+        columns = all(dtype[name].base == np.float32 and dtype[name].ndim == 1 for name in names[1:])
+        if (
+            shape != ()
+            or names[0] != "epoch"
+            or dtype["epoch"] != np.int32
+            or not columns
+            or data + dtype.itemsize > size
+        ):
             return None
         epoch = int(np.frombuffer(file.read(4), "<i4")[0])
-    except ValueError:  # the end of the file, or the end of what is whole
+    except Exception:  # the end of the file, or the end of what is whole: NumPy fails in many ways there
         return None
     return Block(epoch, start, data, data + dtype.itemsize, dtype)
 
@@ -120,8 +123,7 @@ class History:
             (epochs, rows) float32; NaN where a sample was not seen.
         """
         known = {*FIELDS, *(name for block in self._blocks for name in block.parts if name != "epoch")}
-        if field not in known:
-            raise RunError(f"Expected a field of the history, but got {field!r}. Near names: {near(field, known)}.")
+        check_known(field, known, "a field of the history", RunError)
         columns = np.arange(self.num_samples)[rows]
         blocks = self._blocks[epochs]
         values = np.full((len(blocks), len(columns)), np.nan, dtype=np.float32)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adawac.errors import RunError
+from adawac.errors import RunError, reading
 from adawac.files import write_text
 
 FORMAT_VERSION = 1
@@ -23,6 +23,7 @@ METRICS_FILE = "metrics.jsonl"
 HISTORY = "history.bin"
 CHECKPOINTS = "checkpoints"
 SCORES = "scores"
+CALIBRATION = "calibration.json"
 GALLERY = "gallery"
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -55,27 +56,19 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read an object from a JSON file.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        RunError: If it is something else.
-    """
-    try:
-        data = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise RunError(f"Expected JSON in {path}, but got: {error}. Restore the file from a copy.") from error
+def read_json(path: Path, advice: str = "Restore the file from a copy.") -> dict[str, Any]:
+    """Read an object from a JSON file; a `RunError` with the advice if it is something else."""
+    content = path.read_bytes()
+    with reading(lambda reason: RunError(f"Expected JSON in {path}, but got: {reason}. {advice}")):
+        data = json.loads(content)
     if not isinstance(data, dict):
-        raise RunError(
-            f"Expected a JSON object in {path}, but got {type(data).__name__}. Restore the file from a copy."
-        )
+        raise RunError(f"Expected a JSON object in {path}, but got {type(data).__name__}. {advice}")
     return data
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write an object to a JSON file in one step."""
-    write_text(path, json.dumps(_strict(data), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(strict(data), indent=2, allow_nan=False) + "\n")
 
 
 class MetricsLine(NamedTuple):
@@ -94,28 +87,25 @@ def encode_line(epoch: int, values: Mapping[str, Any]) -> bytes:
 def _written(name: str, value: Any) -> Any:
     """Return a metric as JSON holds it."""
     try:
-        strict = _strict(value)
-        json.dumps(strict)
+        written = strict(value)
+        json.dumps(written)
     except (TypeError, ValueError, RuntimeError) as error:  # an object, an array, a tensor of many elements
         raise RunError(
             f"Expected a number as metric {name!r}, but got {value!r} ({error}). Give one number."
         ) from error
-    return strict
+    return written
 
 
 def read_lines(path: Path) -> list[MetricsLine]:
     """Return the whole lines of a file; a half-written one at its end does not count, nor does what follows damage."""
     lines: list[MetricsLine] = []
     end = 0
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return lines
+    content = path.read_bytes() if path.exists() else b""
     for text in content.splitlines(keepends=True):
         end += len(text)
         try:
             values = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if not text.endswith(b"\n") or not isinstance(values, dict) or not isinstance(values.get("epoch"), int):
             break
@@ -124,12 +114,9 @@ def read_lines(path: Path) -> list[MetricsLine]:
 
 
 def check_rest(path: Path, end: int, mark: bytes) -> None:
-    """Raise if more follows the whole records of a file than the one that a kill may leave half-written.
+    """Raise if more follows the whole records of a file, which end at `end`, than one that a kill left half-written.
 
-    Args:
-        path: The file, if there is one.
-        end: Where its whole records end.
-        mark: What every record begins with or ends with.
+    Every record begins or ends with `mark`.
     """
     rest = path.read_bytes()[end:] if path.is_file() else b""
     if 0 < rest.find(mark, 1) < len(rest) - len(mark):
@@ -139,11 +126,14 @@ def check_rest(path: Path, end: int, mark: bytes) -> None:
         )
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """Return a value in JSON's own types: text for paths, null for numbers that are not finite."""
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
     if hasattr(value, "item"):  # a NumPy or torch scalar
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

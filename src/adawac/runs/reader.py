@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,16 +11,17 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from adawac.config import TrainConfig, load, schema
+from adawac.config import TrainConfig, load
+from adawac.config.yaml_text import parse
 from adawac.data.cases import SampleTable
 from adawac.data.task import Task
-from adawac.errors import AdawacError, MissingFileError, RunError, near
+from adawac.errors import AdawacError, ConfigError, MissingFileError, RunError, check_known
 from adawac.files import is_locked
 from adawac.runs import layout
 from adawac.runs.checkpoints import Checkpoint, load_checkpoint, read_state
 from adawac.runs.history import FIELDS, History
-from adawac.runs.layout import MetricsLine, read_json, read_lines
-from adawac.runs.results import Gallery, Score, read_scores
+from adawac.runs.layout import MetricsLine, read_json, read_lines, strict
+from adawac.runs.results import Calibration, Gallery, Score, read_calibration, read_scores
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,26 @@ class Run:
 
     What a part gives where it is not there: nothing, an empty table, an empty history. `missing` says which parts those
     are and why, and `require` turns that into an error.
+
+    Args:
+        folder: What `adawac train` had as `--out`, and `adawac.fit` or a `RunRecorder` as `out`.
+
+    Attributes:
+        folder: The folder.
+        info: What `run.json` holds.
+
+    Examples:
+        >>> run = Run("runs/adawac")
+        >>> run.status, run.epoch, run.checkpoints
+        ('finished', 2, ['last'])
+        >>> run.history["beta"].shape  # epochs, samples
+        (2, 30)
+        >>> epochs, loss = run.curve("loss")
+        >>> epochs
+        array([1, 2])
+        >>> sample = run.samples.id[0]
+        >>> sorted(run.trajectory(sample))
+        ['beta', 'ell_ce', 'ell_dice', 'epoch', 'reg_ac']
     """
 
     def __init__(self, folder: Path | str):
@@ -39,12 +60,14 @@ class Run:
         self.info = self._read_info()
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}: {self.status}, epoch {self.epoch} of {self.info.get('epochs') or '?'})"
+        what = " with ".join(str(self.summary[name]) for name in ("method", "model") if name in self.summary)
+        how = f"{self.status}, epoch {self.epoch} of {self.info.get('epochs') or '?'}"
+        return f"Run({str(self.folder)!r}: {what + ', ' if what else ''}{how})"
 
     def _read_info(self) -> dict[str, Any]:
         path = self.folder / layout.INFO
         try:
-            info = read_json(path)
+            info: dict[str, Any] = strict(read_json(path))
         except (FileNotFoundError, NotADirectoryError):
             raise MissingFileError(
                 f"Expected a run folder, but {self.folder} has no {layout.INFO}. Give what `adawac train` had as --out."
@@ -56,8 +79,7 @@ class Run:
                 "Upgrade adawac: pip install --upgrade adawac."
             )
         kinds = {"epoch": int | None, "summary": dict | None, "saved": list | None}
-        odd = [name for name, kind in kinds.items() if not isinstance(info.get(name), kind)]
-        if odd:
+        if odd := [name for name, kind in kinds.items() if not isinstance(info.get(name), kind)]:
             raise RunError(
                 f"Expected what a run notes in {path}, but got {odd[0]}: {info[odd[0]]!r}. Restore the file from a "
                 "copy."
@@ -84,13 +106,13 @@ class Run:
 
     @cached_property
     def config(self) -> TrainConfig | None:
-        """The resolved configuration, or None."""
-        return self._give(layout.CONFIG, lambda path: load(TrainConfig, path, libraries=False), None)
+        """The resolved configuration of `adawac train`, or None; another training loop has none."""
+        return None if "loop" in self.settings else self._give(layout.CONFIG, _load_config, None)
 
     def own_config(self) -> TrainConfig:
         """Return the configuration to go on with, or say why there is none."""
         if self.config is None:
-            why = self._faults[layout.CONFIG].removesuffix(".")
+            why = (self._faults | self._foreign)[layout.CONFIG].removesuffix(".")
             raise RunError(
                 f"Expected a configuration to go on with in {self.folder / layout.CONFIG}, but {why}. Restore it from "
                 "a copy, or give the run's settings with --config."
@@ -100,12 +122,12 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The configuration as plain data: also that of another version, or of a training loop of one's own."""
-        return self._give(layout.CONFIG, lambda path: dict(schema.parse(path.read_bytes())), {})
+        return self._give(layout.CONFIG, lambda path: dict(parse(path.read_bytes())), {})
 
     @cached_property
     def environments(self) -> list[dict[str, Any]]:
         """What the run was made with, once for each time it was started or resumed."""
-        return self._give(layout.ENVIRONMENT, lambda path: list(read_json(path)["sessions"]), [])
+        return self._give(layout.ENVIRONMENT, lambda path: [dict(start) for start in read_json(path)["sessions"]], [])
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -132,10 +154,11 @@ class Run:
 
     def curve(self, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Return the epochs and the values of one metric; NaN where it was not finite, or not logged."""
-        names = {key for metrics in self.metrics for key in metrics}
-        if name not in names:
-            raise RunError(f"Expected a metric of {self.folder}, but got {name!r}. Near names: {near(name, names)}.")
-        values = [np.nan if metrics.get(name) is None else float(metrics[name]) for metrics in self.metrics]
+        self._known(name, {key for metrics in self.metrics for key in metrics}, "a metric")
+        logged = [metrics.get(name) for metrics in self.metrics]
+        if odd := [value for value in logged if not isinstance(value, int | float | None)]:
+            raise RunError(f"Expected numbers as {name!r} of {self.folder}, but got {odd[0]!r}. Choose another metric.")
+        values = [np.nan if value is None else float(value) for value in logged]
         epochs = [metrics["epoch"] for metrics in self.metrics]
         return np.array(epochs, dtype=np.int64), np.array(values, dtype=np.float64)
 
@@ -148,8 +171,7 @@ class Run:
     def trajectory(self, sample: str) -> dict[str, npt.NDArray[Any]]:
         """Return the epochs and every field of the history for one sample, by its id."""
         ids = [] if self.samples is None else self.samples.id.tolist()
-        if sample not in ids:
-            raise RunError(f"Expected a sample of {self.folder}, but got {sample!r}. Near names: {near(sample, ids)}.")
+        self._known(sample, ids, "a sample")
         rows = [ids.index(sample)]
         return {"epoch": self.history.epochs} | {name: self.history.read(name, rows=rows)[:, 0] for name in FIELDS}
 
@@ -200,6 +222,12 @@ class Run:
         return Gallery(layout.gallery_path(self.folder, name))
 
     @property
+    def calibration(self) -> Calibration | None:
+        """The temperature of its probabilities; None if nobody has calibrated it."""
+        path = self.folder / layout.CALIBRATION
+        return read_calibration(path) if path.is_file() else None
+
+    @property
     def outdated(self) -> dict[str, str]:
         """Scores and galleries of weights that training has left behind since, and how far each is behind.
 
@@ -234,17 +262,57 @@ class Run:
         missing = dict(self._faults)
         lists = {layout.CHECKPOINTS: self.checkpoints, layout.SCORES: self.evaluations, layout.GALLERY: self.galleries}
         missing |= {part: "there is none" for part, names in lists.items() if not names}
-        epochs: dict[str, Sized] = {layout.METRICS_FILE: self.metrics, layout.HISTORY: self.history}
-        missing |= {part: "no epoch is complete" for part, written in epochs.items() if not len(written)}
+        for part, epochs in self._epochs.items():
+            if not epochs:
+                path = self.folder / part
+                damaged = self._epochs_due and path.is_file() and path.stat().st_size
+                missing[part] = "it is damaged from its beginning on" if damaged else "no epoch is complete"
         return missing
+
+    @property
+    def damaged(self) -> dict[str, str]:
+        """Parts of which only the first epochs can be read, and how many these are.
+
+        What a kill cut off is not among them: an epoch counts once all of it was written.
+        """
+        last = {part: epochs[-1] for part, epochs in self._epochs.items() if epochs}
+        return {
+            part: f"it is damaged after epoch {epoch} of {self._epochs_due}, and what follows is lost"
+            for part, epoch in last.items()
+            if epoch < self._epochs_due
+        }
+
+    @property
+    def _epochs(self) -> dict[str, list[int]]:
+        """The epochs that each of the growing files gives."""
+        metrics = [row["epoch"] for row in self.metrics]
+        return {layout.METRICS_FILE: metrics, layout.HISTORY: self.history.epochs.tolist()}
+
+    @property
+    def _epochs_due(self) -> int:
+        """The epoch that both growing files must reach; 0 while they are being written."""
+        return 0 if self.status == "running" else self.epoch
 
     def require(self, *parts: str) -> None:
         """Raise a `RunError` unless the parts, named as their files are, can be given."""
-        lacking = {part: why for part, why in self.missing.items() if part in parts}
-        if lacking:
+        if lacking := {part: why for part, why in {**self.missing, **self._foreign}.items() if part in parts}:
             listed = "; ".join(f"{part}: {why}" for part, why in lacking.items())
             advice = "Wait for the run to write it" if self.status == "running" else "Resume the run, or give another"
             raise RunError(f"Expected {', '.join(parts)} in {self.folder}, but got {listed}. {advice}.")
+        self.warn_of_damage(*parts)
+
+    def warn_of_damage(self, *parts: str) -> None:
+        """Log which of the parts are cut off by damage."""
+        for part, why in self.damaged.items():
+            if part in parts:
+                log.warning("%s: %s. Restore it from a copy, if there is one.", self.folder / part, why)
+
+    @property
+    def _foreign(self) -> dict[str, str]:
+        """Why the configuration cannot be used where it is whole, but of another training loop."""
+        loop = self.settings.get("loop")
+        why = f"it is of another training loop ({loop}), whose network adawac cannot build"
+        return {layout.CONFIG: why} if loop else {}
 
     @cached_property
     def _faults(self) -> dict[str, str]:
@@ -258,17 +326,22 @@ class Run:
             return default
         try:
             return read(path)
-        except (AdawacError, OSError, ValueError, LookupError, TypeError) as error:
-            self._faults[part] = f"it cannot be read: {error}"
+        except Exception as error:  # a damaged file may fail in any way
+            self._faults[part] = f"it cannot be read: {str(error).removesuffix('.')}"
             return default
 
     def _names(self, folder: str, ending: str) -> list[str]:
         paths = (self.folder / folder).glob(f"*{ending}")
         return sorted(path.name.removesuffix(ending) for path in paths if not path.name.startswith("."))
 
-    def _known(self, name: str, names: list[str], what: str) -> None:
-        if name not in names:
-            raise RunError(f"Expected {what} of {self.folder}, but got {name!r}. Near names: {near(name, names)}.")
+    def _known(self, name: str, names: Collection[str], what: str) -> None:
+        check_known(name, names, f"{what} of {self.folder}", RunError)
+
+
+def _load_config(path: Path) -> TrainConfig:
+    if not path.read_bytes().strip():  # no run has all defaults, and a power cut may empty a file
+        raise ConfigError("it is empty")
+    return load(TrainConfig, path, libraries=False)
 
 
 def list_runs(root: Path | str) -> list[Run]:
@@ -277,25 +350,12 @@ def list_runs(root: Path | str) -> list[Run]:
     if not root.is_dir():
         raise MissingFileError(f"Expected a folder of runs, but {root} does not exist. Check the path.")
     runs = []
-    for folder in _run_folders(str(root)):
-        try:
-            runs.append(Run(folder))
-        except AdawacError as error:
-            log.warning("%s", error)
+    for folder, below, files in os.walk(root, onerror=lambda error: log.warning("%s", error)):
+        below.sort()
+        if layout.INFO in files:
+            below.clear()  # nothing below a run is one
+            try:
+                runs.append(Run(folder))
+            except AdawacError as error:
+                log.warning("%s", error)
     return runs
-
-
-def _run_folders(folder: str) -> Iterator[str]:
-    """Yield the run folders below one, without looking into them."""
-    try:
-        with os.scandir(folder) as scanned:
-            entries = list(scanned)
-    except OSError as error:
-        log.warning("%s", error)
-        return
-    if any(entry.name == layout.INFO for entry in entries):
-        yield folder
-        return
-    for entry in sorted(entries, key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False):
-            yield from _run_folders(entry.path)

@@ -3,13 +3,13 @@
 # ruff: noqa: RUF009  (`setting` and `section` are `dataclasses.field` with a help text)
 import inspect
 import itertools
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from adawac.algorithm import AdaWAC, Criterion, Step
 from adawac.config import Config, TrainConfig, section, setting
-from adawac.config.values import plain as in_yaml
+from adawac.config.values import plain
 from adawac.data.cases import SampleTable, sample_id
 from adawac.distributed import world_size
 from adawac.errors import AdawacError, ConfigError, DataError
@@ -28,7 +28,10 @@ from adawac.methods import METHODS
 from adawac.runs import FIELDS, RunWriter
 from adawac.runs.epoch_statistics import summarise, warn_of_rush
 
+log = logging.getLogger(__name__)
+
 _DATASET = "samples"
+_NO_LABEL = -1.0  # the share of each class in a sample that was seen, and is unlabelled
 
 
 def describe_samples(
@@ -101,7 +104,8 @@ class EpochRecord:
         if not criterion.training:
             return
         if self.loss.device != step.loss.device:  # the criterion was moved
-            self._to(step.loss.device)
+            for name in ("values", "loss", "steps", "bad_step"):
+                setattr(self, name, getattr(self, name).to(step.loss.device))
         index = _CALL.bind(criterion, *args, **kwargs).arguments["index"]
         for name, values in zip(FIELDS, self.values, strict=True):
             values[index] = getattr(step, name).to(values.dtype)
@@ -129,10 +133,6 @@ class EpochRecord:
     def remove(self) -> None:
         """Take the hook off."""
         self._hook.remove()
-
-    def _to(self, device: torch.device) -> None:
-        for name in ("values", "loss", "steps", "bad_step"):
-            setattr(self, name, getattr(self, name).to(device))
 
 
 class _CriterionHook:
@@ -205,6 +205,20 @@ class RunRecorder:
         record: What the epoch recorded so far.
         writer: What writes the folder; None on all ranks but the first.
         done: How many epochs are over: weights are held while that is less than `hold_epochs`.
+
+    Examples:
+        >>> import adawac
+        >>> criterion = adawac.AdaWAC(num_samples=2)
+        >>> logits = torch.zeros(4, 2, 8, 8)  # two views of two samples
+        >>> labels = torch.ones(4, 8, 8, dtype=torch.int64)
+        >>> cases = ["patient 1", "patient 2"]
+        >>> with RunRecorder("runs/mine", criterion, samples=cases, epochs=1) as recorder:
+        ...     step = criterion(logits, labels, torch.ones(4, 5), torch.tensor([0, 1]))
+        ...     numbers = recorder.end_epoch(1, {"lr": 0.01})
+        >>> round(numbers["beta"], 3)
+        0.667
+        >>> adawac.Run("runs/mine")
+        Run('runs/mine': adawac, finished, epoch 1 of 1)
     """
 
     def __init__(
@@ -244,8 +258,10 @@ class RunRecorder:
         self._advice = ("hold_epochs=3", "eta_beta") if config is None else ()
         self._shares: Tensor | None = None  # (K, n), once the number of classes is known
         self._shape: tuple[int, ...] = ()
+        self._warned = False  # of a loss that is not finite
         self._known = 0  # samples that the run's table has
         self._sparse = np.zeros(num_samples, dtype=np.bool_)
+        self._unlabelled = np.zeros(num_samples, dtype=np.bool_)
         self._rows = np.full(num_samples, -1)  # each sample's row in the run
         summary = {"method": _method_name(criterion), **(summary or {})}
         loop_config = LoopConfig(
@@ -256,12 +272,15 @@ class RunRecorder:
         self.writer: RunWriter | None = None
         _on_first_rank(lambda: self._open(out, config or loop_config, epochs, summary, resume is not None))
         if isinstance(samples, SampleTable):
-            self._known, self._sparse = len(samples), samples.label_sparse
+            self._known, self._sparse, self._unlabelled = len(samples), samples.label_sparse, samples.unlabelled
         self.record = EpochRecord(criterion)
         self._look_hook = criterion.register_forward_hook(_CriterionHook(self._look), with_kwargs=True)
         self.done = 0
         if resume is not None and config is None:
             self.rewind(resume)
+
+    def __repr__(self) -> str:
+        return f"RunRecorder({self.criterion!r}: {self.done} epochs done)"
 
     def _open(
         self, out: Path | str, config: Config, epochs: int | None, summary: Mapping[str, Any], resume: bool
@@ -299,6 +318,8 @@ class RunRecorder:
             self._shape = tuple(labels.shape[1:])
         views = labels.reshape(-1, len(index), labels[0].numel())
         shares = torch.stack([(views == label).float().mean((0, 2)) for label in range(num_classes)])
+        if (ignored := criterion.objective.ignore_index) is not None:
+            shares = shares.masked_fill((views == ignored).all(2).all(0), _NO_LABEL)
         old = self._shares[:, index]
         self._shares[:, index] = torch.where(old.isnan(), shares, old)
 
@@ -310,6 +331,9 @@ class RunRecorder:
         Args:
             epoch: The first is 1.
             metrics: More numbers of this epoch to keep, such as a validation's.
+
+        Returns:
+            The numbers by name; nothing where there was no step.
         """
         if epoch < 1:
             raise ConfigError(f"Expected the first epoch to be 1, but got {epoch}. Call end_epoch(epoch + 1).")
@@ -319,19 +343,38 @@ class RunRecorder:
         if not len(seen):
             return {}
         self._meet()
+        unlabelled = self._unlabelled[seen]
         fields = dict(zip(FIELDS, values[:, seen], strict=True))
+        fields["ell_ce"][unlabelled] = fields["ell_dice"][unlabelled] = np.nan
+        labelled = {name: column[~unlabelled] for name, column in fields.items()}
         numbers = {
             "loss": float(self.record.loss) / max(1, int(self.record.steps)),
-            **summarise(fields, self._sparse[seen]),
+            **summarise(labelled, self._sparse[seen[~unlabelled]]),
+            **({"reg_ac_unlabelled": float(fields["reg_ac"][unlabelled].mean())} if unlabelled.any() else {}),
             "skipped": int(self.criterion.weights.skipped),
         }
         if self.writer is not None:
+            self._warn_of_nan(epoch)
             if epoch == self.hold_epochs + 1 and isinstance(self.criterion, AdaWAC):
-                warn_of_rush(fields, epoch, *self._advice)
+                warn_of_rush(labelled, epoch, *self._advice)
             self.writer.log_history(epoch, self._rows[seen], **fields)
             self.writer.log_metrics(epoch, {**(metrics or {}), **numbers})
         self.record.reset()
         return numbers
+
+    def _warn_of_nan(self, epoch: int) -> None:
+        """Say once that a loss was not finite: such a step leaves beta as it is, and nothing else shows it."""
+        if (step := int(self.record.bad_step)) < 0 or self._warned:
+            return
+        self._warned = True
+        log.warning(
+            "The loss is not finite from epoch %d, step %d on. Weights stay as they are in such steps: %d moves were "
+            "left out so far (`skipped` in metrics.jsonl). Look for NaN in images, logits and latents, and lower the "
+            "learning rate or clip gradients.",
+            epoch,
+            step + 1,
+            int(self.criterion.weights.skipped),
+        )
 
     def _meet(self) -> None:
         """Let the run's table grow by the samples that this epoch showed for the first time."""
@@ -340,12 +383,13 @@ class RunRecorder:
         self._shares = _of_all_ranks(self._shares)
         fraction = self._shares.T.cpu().numpy()
         rows = np.flatnonzero(~np.isnan(fraction).all(1))
+        fraction = np.where(fraction == _NO_LABEL, np.nan, fraction)
         if len(rows) > self._known:
             cases = None if isinstance(self.samples, SampleTable) else self.samples
             table = describe_samples(fraction, self._shape, cases=cases, class_names=self.class_names)
             table = table.take(rows)
             self._known = len(rows)
-            self._sparse[rows] = table.label_sparse
+            self._sparse[rows], self._unlabelled[rows] = table.label_sparse, table.unlabelled
             self._write_samples(table, rows)
 
     def _write_samples(self, table: SampleTable, rows: npt.NDArray[np.int64]) -> None:
@@ -384,9 +428,7 @@ class RunRecorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._let_go()
         if self.writer is not None:
             self.writer.__exit__(kind, error, trace)
@@ -395,17 +437,6 @@ class RunRecorder:
         self.criterion.held = False
         self.record.remove()
         self._look_hook.remove()
-
-
-def plain(value: Any) -> Any:
-    """Return a setting as a YAML file holds it: scalars of NumPy and torch as Python's, paths as a run has them."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.ndim == 0):
-        return value.item()
-    return in_yaml(value)
 
 
 def _on_first_rank(work: Callable[[], None]) -> None:

@@ -5,7 +5,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -62,7 +61,7 @@ class RunWriter:
         self._opened = False
         with self._explained():
             make_folder(self.folder)
-            _check_folder(self.folder, resume)
+            check_folder(self.folder, resume)
             self._lock = FolderLock(self.folder)
         try:
             with self._explained():
@@ -73,8 +72,10 @@ class RunWriter:
         self._opened = True
 
     def _open(self, config: Config | None, epochs: int | None, summary: Mapping[str, Any], resume: bool) -> None:
-        _check_folder(self.folder, resume)  # again: the last holder of the lock may have filled it
-        _remove_leftovers(self.folder)
+        check_folder(self.folder, resume)  # again: the last holder of the lock may have filled it
+        for parent in (self.folder, self.folder / layout.CHECKPOINTS):
+            for leftover in filter(is_temporary, parent.glob(".*")):  # of a killed writer
+                leftover.unlink(missing_ok=True)
         earlier = Run(self.folder) if resume else None
         metrics, blocks = read_lines(self.folder / layout.METRICS_FILE), scan(self.folder / layout.HISTORY)
         self.samples: SampleTable | None = earlier.samples if earlier else None
@@ -239,9 +240,7 @@ class RunWriter:
     def __enter__(self) -> "RunWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self.close("finished")
         else:
@@ -291,13 +290,15 @@ class RunWriter:
             ) from error
 
 
-def _check_folder(folder: Path, resume: bool) -> None:
+def check_folder(folder: Path, resume: bool) -> None:
+    """Refuse a folder that a new run cannot begin in, or to `resume` where there is no run."""
     holds_run = (folder / layout.INFO).is_file()
     if resume and not holds_run:
         raise RunError(f"Expected a run to resume, but {folder} has no {layout.INFO}. Start it without resuming.")
     if holds_run and not resume:
         raise RunError(f"Expected a new run folder, but {folder} holds a run. Resume it, or choose another folder.")
-    others = [path.name for path in folder.iterdir() if path.name != LOCK and not is_temporary(path)]
+    paths = folder.iterdir() if folder.is_dir() else ()
+    others = [path.name for path in paths if path.name != LOCK and not is_temporary(path)]
     if others and not resume:
         raise RunError(
             f"Expected an empty folder, but {folder} holds {sorted(others)[0]!r}. Choose another folder for the run."
@@ -307,13 +308,6 @@ def _check_folder(folder: Path, resume: bool) -> None:
 def _write_table(path: Path, table: SampleTable) -> None:
     with beside(path) as temporary:
         table.write_csv(temporary)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what a killed writer left half-written."""
-    for parent in (folder, folder / layout.CHECKPOINTS):
-        for leftover in filter(is_temporary, parent.glob(".*")):
-            leftover.unlink(missing_ok=True)
 
 
 def _grow(old: SampleTable, new: SampleTable) -> SampleTable:

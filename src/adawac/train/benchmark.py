@@ -1,6 +1,5 @@
 """What training costs on the machine at hand: slices/s, memory, and where the time of a step goes."""
 
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,8 @@ def measure(
         watch: Called after each step with the number of steps done and their total.
 
     Returns:
-        slices_per_second and step_ms (median), peak_gib (of the GPU, or of this process), seconds_to_first_step, and
+        slices_per_second and step_ms (median), peak_gib (of the GPU, or of this process; None where the system, such as
+        Windows, does not count it), seconds_to_first_step, and
         under parts_ms the time of each part of a step, measured one after another with the device waited for.
     """
     if steps < 1:
@@ -45,7 +45,8 @@ def measure(
     trainer = set_up(config)
     EpochRecord(trainer.criterion)  # a part of every step
     step = TrainStep(trainer)
-    if trainer.fabric.device.type == "cuda":
+    on_gpu = trainer.fabric.device.type == "cuda"
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     inputs = _endless(step, config.data.batch_size)
     seconds: list[float] = []
@@ -56,8 +57,9 @@ def measure(
         first = first or time.perf_counter() - started
         tell(done, total)
     typical = statistics.median(seconds[warmup:])
+    peak = torch.cuda.max_memory_allocated() if on_gpu else _peak_resident()
     return {
-        "device": _name(trainer),
+        "device": torch.cuda.get_device_name() if on_gpu else f"CPU, {torch.get_num_threads()} threads",
         "model": config.model.name,
         "method": config.method.name,
         "forward": config.forward,
@@ -68,10 +70,19 @@ def measure(
         "eager_because": step.reason,
         "slices_per_second": config.data.batch_size / typical,
         "step_ms": 1000 * typical,
-        "peak_gib": _peak(trainer) / 2**30,
+        "peak_gib": peak and peak / 2**30,
         "seconds_to_first_step": first,
         "parts_ms": _parts(step, inputs, rounds, lambda done: tell(warmup + steps + done, total)),
     }
+
+
+def _peak_resident() -> int | None:
+    """Return the most memory that this process had at a time, in bytes."""
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def _parts(
@@ -79,22 +90,17 @@ def _parts(
 ) -> dict[str, float]:
     """Return the median milliseconds of each part, kernel by kernel."""
     seconds: dict[str, list[float]] = {name: [] for name in ("views", "forward", "criterion", "backward", "optimiser")}
-    kept: dict[str, Any] = {}
 
-    def keep(name: str, part: Callable[[], Any]) -> Callable[[], None]:
-        return lambda: kept.update({name: part()})
+    def timed(name: str, part: Callable[..., Any], *arguments: Any) -> Any:
+        results: list[Any] = []
+        seconds[name].append(_timed(step.trainer, lambda: results.append(part(*arguments))))
+        return results[0]
 
     for done in range(1, rounds + 1):
-        batch, epoch = next(inputs)
-        parts: dict[str, Callable[[], Any]] = {
-            "views": keep("batch", partial(step.batch, batch, epoch)),
-            "forward": keep("outputs", lambda: step.forward(kept["batch"])),
-            "criterion": keep("out", lambda: step.criterion(kept["batch"], *kept["outputs"])),
-            "backward": lambda: step.trainer.fabric.backward(kept["out"].loss),
-            "optimiser": step.descend,
-        }
-        for name, part in parts.items():
-            seconds[name].append(_timed(step.trainer, part))
+        batch = timed("views", step.batch, *next(inputs))
+        out = timed("criterion", step.criterion, batch, *timed("forward", step.forward, batch))
+        timed("backward", step.trainer.fabric.backward, out.loss)
+        timed("optimiser", step.descend)
         tell(done)
     return {name: 1000 * statistics.median(times) for name, times in seconds.items()}
 
@@ -117,15 +123,3 @@ def _timed(trainer: Trainer, work: Callable[[], Any]) -> float:
     if on_gpu:
         torch.cuda.synchronize()
     return time.perf_counter() - started
-
-
-def _peak(trainer: Trainer) -> int:
-    if trainer.fabric.device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-
-
-def _name(trainer: Trainer) -> str:
-    if trainer.fabric.device.type == "cuda":
-        return torch.cuda.get_device_name()
-    return f"CPU, {torch.get_num_threads()} threads"

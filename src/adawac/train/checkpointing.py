@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.precision.precision import Precision
 from torch import Tensor, nn
@@ -17,10 +16,13 @@ from torch.optim.swa_utils import AveragedModel
 from adawac.algorithm import Criterion
 from adawac.config import TrainConfig
 from adawac.data.cases import carry_over
+from adawac.data.loader import unlabelled_in_batch
 from adawac.errors import ConfigError, RunError
 from adawac.runs import FIELDS, Run, read_state
+from adawac.runs.checkpoints import Checkpoint, check_intact
 from adawac.runs.layout import checkpoint_path
 from adawac.runs.recorder import RunRecorder
+from adawac.train.devices import gather
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +32,6 @@ class TrainingState:
     """What training changes.
 
     Attributes:
-        network: The network.
-        criterion: The method, with beta.
-        optimizer: The optimiser.
         ids: The sample that each row of beta belongs to.
         averaged: The averaged weights, if any.
         precision: What scales the loss of fp16 training, if anything does.
@@ -80,37 +79,24 @@ class TrainingState:
                 "Expected averaged weights in the checkpoint, since optim.ema_decay is set, but it has none. Resume "
                 "with optim.ema_decay=0, as the run began."
             )
-        try:
-            self.network.load_state_dict(_below(tensors, "network"))
-            if self.averaged is not None:
-                self.averaged.load_state_dict(averaged)
-        except RuntimeError as error:
-            why = " ".join(str(error).split())  # it names every tensor, of which there may be hundreds
-            raise RunError(
-                f"Expected a checkpoint of this network, but got another one: {why[:300]}{'…' * (len(why) > 300)} "
-                "Resume with the run's own configuration."
-            ) from error
-        self._restore_weights(_below(tensors, "criterion"), plain["ids"])
+        _check_same_network(self.network, _below(tensors, "network"))
+        self.network.load_state_dict(_below(tensors, "network"))
+        if self.averaged is not None:
+            self.averaged.load_state_dict(averaged)
+        weights = _below(tensors, "criterion")
+        log_odds = carry_over(weights["weights.log_odds"].cpu().numpy(), plain["ids"], self.ids, new=0.0)
+        self.criterion.load_state_dict(weights | {"weights.log_odds": torch.from_numpy(log_odds)})
         self._restore_optimizer(_below(tensors, "optimizer"))
         gradients = _below(tensors, "gradient")
         for name, parameter in self.network.named_parameters():
             parameter.grad = _like(gradients[name], parameter) if name in gradients else None
         if self.precision is not None and plain["precision"]:
             self.precision.load_state_dict(dict(plain["precision"]))
-        self._restore_random(tensors)
-
-    def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore this rank's generators; those of a new rank stay as they are."""
-        rank = f".{self.rank}" if self.rank else ""
+        rank = f".{self.rank}" if self.rank else ""  # generators of a new rank stay as they are
         if f"random.cpu{rank}" in tensors:
             torch.set_rng_state(tensors[f"random.cpu{rank}"].cpu())
         if f"random.cuda{rank}" in tensors and torch.cuda.is_initialized():
             torch.cuda.set_rng_state(tensors[f"random.cuda{rank}"].cpu())
-
-    def _restore_weights(self, state: dict[str, Tensor], ids: list[str]) -> None:
-        old = state["weights.log_odds"].cpu().numpy()
-        state["weights.log_odds"] = torch.from_numpy(carry_over(old, ids, self.ids, new=0.0))
-        self.criterion.load_state_dict(state)
 
     @torch.no_grad()
     def _restore_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
@@ -128,6 +114,20 @@ class TrainingState:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
 
 
+def _check_same_network(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Refuse the weights of another network, or of the same one with other options, classes or channels."""
+    here, there = ({name: tuple(value.shape) for name, value in of.items()} for of in (network.state_dict(), saved))
+    differing = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+    if differing:
+        name = differing[0]
+        was, now = (shapes.get(name, "absent") for shapes in (there, here))
+        raise RunError(
+            f"Expected the network of the checkpoint, but {len(differing)} of its tensors differ in the one that is "
+            f"asked for, such as {name}: {was} in the checkpoint, {now} here. Resume with the run's own network and "
+            "data (model.options, classes and channels decide the shapes)."
+        )
+
+
 def _like(value: Tensor, parameter: nn.Parameter) -> Tensor:
     """Return a value in its parameter's memory layout: files do not keep it, fused optimisers require it."""
     return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value
@@ -142,9 +142,7 @@ class Checkpoints:
     """The checkpoints of a run, `last` and `best`. Every rank calls it, the first one writes.
 
     Args:
-        state: What training changes.
-        recorder: What records the run.
-        fabric: The ranks.
+        state, recorder, fabric: What training changes, what records the run, and the ranks.
         folder: The run folder; all ranks read it when they resume.
         metric: The metric that `best` goes by, as the run logs it: `val_dice`.
         batches: What decides which samples a step gets (see `batches_of`).
@@ -170,21 +168,13 @@ class Checkpoints:
             record = self.recorder.record
             tensors |= {f"record.{field}": values for field, values in zip(FIELDS, record.gathered(), strict=True)}
             tensors["record.loss"] = record.loss
-        for rank, random in enumerate(self._random_states()[1:], 1):
+        for rank, random in enumerate(gather(self.fabric, self.state.random())[1:], 1):  # what dropout draws
             tensors |= {f"{key}.{rank}": value for key, value in random.items()}
         if self.recorder.writer is not None:
             plain = {**self.state.plain(), "epoch": at[0], "step": at[1], "best": best, "batches": self.batches}
             self.recorder.writer.save_checkpoint(name, tensors, plain)
             if name == "best":
                 self.recorder.writer.note({self.metric: best})
-
-    def _random_states(self) -> list[dict[str, Tensor]]:
-        """Return every rank's generators: what dropout draws is each rank's own."""
-        if self.fabric.world_size == 1:
-            return [{}]
-        states: list[Any] = [None] * self.fabric.world_size
-        dist.all_gather_object(states, self.state.random())
-        return states
 
     def restore(self) -> tuple[int, int, float | None]:
         """Go back to the last checkpoint; return the epochs and steps done, and the score of the checkpoint `best`."""
@@ -205,7 +195,7 @@ class Checkpoints:
     def _restore_last(self, run: Run) -> tuple[int, int]:
         if "last" not in run.checkpoints:
             return 0, 0
-        saved = run.checkpoint("last", framework="torch")
+        saved = self._last_intact(run)
         self.state.restore(saved.tensors, saved.state)
         epoch, step = saved.state["epoch"], saved.state["step"]
         if step:
@@ -218,6 +208,17 @@ class Checkpoints:
             values = torch.stack([saved.tensors[f"record.{field}"] for field in FIELDS])
             self.recorder.record.restore(values, saved.tensors["record.loss"], step)
         return epoch, step
+
+    def _last_intact(self, run: Run) -> Checkpoint:
+        """Return the last checkpoint, or where that is damaged the best one: the epochs since then are done again."""
+        try:
+            return run.checkpoint("last", framework="torch")
+        except RunError as error:
+            if "best" not in run.checkpoints:
+                raise
+            saved = run.checkpoint("best", framework="torch")
+            log.warning("%s Going on from best, which is of epoch %d.", error, saved.state["epoch"])
+            return saved
 
     def _best(self, run: Run, scores: Mapping[int, float]) -> float | None:
         """Return the score of `best`, or None unless that is of an epoch that is kept: after a kill it may be later."""
@@ -257,7 +258,7 @@ def check_resumed(config: TrainConfig, run: Run) -> None:
     _check_last(run)
     # The configuration in the folder may have been edited since; what a list of runs shows has not.
     began = (config if run.config is None else run.config).summary | run.summary
-    for what in ("method", "preset"):
+    for what in ("method", "preset", "model"):
         if began[what] != (asked := config.summary[what]):
             raise ConfigError(
                 f"Expected to go on with the {what} that {run.folder} began with, {began[what]}, but got {asked}. Its "
@@ -285,9 +286,11 @@ def _check_last(run: Run) -> None:
 
 
 def _begun(run: Run) -> int:
-    """Return the epoch that the last checkpoint is of, or within; 0 where it cannot be read."""
+    """Return the epoch that the last checkpoint is of, or within; 0 where there is none that is intact."""
+    path = checkpoint_path(run.folder, "last")
     try:
-        state = read_state(checkpoint_path(run.folder, "last"))
+        check_intact(path)
+        state = read_state(path)
     except (RunError, FileNotFoundError):
         return 0
     return int(state["epoch"]) + bool(state["step"])
@@ -295,19 +298,20 @@ def _begun(run: Run) -> int:
 
 def batches_of(config: TrainConfig, steps: int) -> dict[str, int]:
     """Return what decides which samples a step within an epoch gets."""
+    share = config.data.unlabelled_share
     return {
         "data.batch_size": config.data.batch_size,
         "seed": config.seed,
         "optim.accumulate": config.optim.accumulate,
         "steps": steps,
+        **({"unlabelled": extra} if (extra := unlabelled_in_batch(config.data.batch_size, share)) else {}),
     }
 
 
 def check_batches(folder: Path, state: dict[str, Any], now: dict[str, int]) -> None:
     """Refuse to finish an epoch with different batches: samples would be skipped or repeated."""
     then = state.get("batches", now)
-    changed = [name for name in now if then.get(name) != now[name]]
-    if changed:
+    if changed := [name for name in now if then.get(name) != now[name]]:
         was, asked = (", ".join(f"{name}={batches.get(name)}" for name in changed) for batches in (then, now))
         raise RunError(
             f"Expected the batches that {folder} was interrupted with, {was}, but got {asked} within epoch "

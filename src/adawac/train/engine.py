@@ -3,14 +3,13 @@
 import logging
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Protocol, Self
+from types import FrameType
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from adawac.config import TrainConfig
+from adawac.data.cases import leave_out_ignored
 from adawac.data.store import Store
 from adawac.errors import ConfigError, RunError
 from adawac.inference.predictor import Predictor
@@ -26,7 +26,7 @@ from adawac.inference.trained_network import resize_of
 from adawac.runs import Run, RunWriter
 from adawac.runs.recorder import RunRecorder
 from adawac.train.checkpointing import Checkpoints, batches_of, check_resumed
-from adawac.train.devices import agree, build_fabric, launch, quiet
+from adawac.train.devices import agree, build_fabric, gather, handling, launch, quiet
 from adawac.train.setup import Trainer, set_up, warn_of_short_end
 from adawac.train.step import TrainStep
 from adawac.train.trackers import Trackers
@@ -41,33 +41,16 @@ class Interrupt:
     """Notes the first signal in `asked`, to be looked at between steps; the same signal again raises at once."""
 
     def __init__(self) -> None:
-        self.forced = False
+        self.asked = self.forced = False
         self._seen: set[int] = set()
-        self._former: dict[signal.Signals, Any] = {}
 
-    @property
-    def asked(self) -> bool:
-        """Whether training is to stop."""
-        return bool(self._seen)
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # signals reach no other
-            self._former[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else another program handles it
-                self._former[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, former in self._former.items():
-            signal.signal(number, former)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
         if number in self._seen:
             self.forced = True
             raise KeyboardInterrupt
         self._seen.add(number)
+        self.asked = True
 
 
 def validate(
@@ -77,7 +60,7 @@ def validate(
 
     The network computes in the training's precision, not in `evaluate`'s: these scores select, they are not a result.
     """
-    from adawac.metrics import score_volume
+    from adawac.metrics import ClassScore, score_volume
 
     metrics = ("dice",) if config.validation.metric == "dice" else ("dice", config.validation.metric)
     was_training = network.training
@@ -91,51 +74,33 @@ def validate(
         batch_size=config.data.batch_size,
     )
     fault: RunError | None = None
-    scores: dict[str, list[list[float]]] = {metric: [] for metric in metrics}
-    _share_buffers(network, fabric)
+    scores: list[list[ClassScore]] = []
+    if fabric.world_size > 1:
+        for buffer in network.buffers():
+            dist.broadcast(buffer, src=0)  # all ranks get the first one's running statistics, which checkpoints hold
     for case in cases[fabric.global_rank :: fabric.world_size]:
         images, labels = store.stack(case)
-        if labels is None:
+        if labels is None or not any(map(sum, store.case_info(case).pixels or ())):
             continue
         try:
             (prediction,) = predictor.predict([images])
         except RunError as error:
             fault = error
             break
-        classes = score_volume(prediction, labels, store.num_classes, convention=config.validation.convention)
-        for metric in metrics:
-            scores[metric].append([getattr(row, metric) for row in classes])
+        pair = leave_out_ignored(prediction, labels, store.num_classes)
+        scores.append(score_volume(*pair, store.num_classes, convention=config.validation.convention))
     network.train(was_training)
     if agree(fabric, fault is not None):  # else the other ranks would wait for this one's scores
         raise fault or RunError("Expected to validate on all ranks, but another rank failed. See its message.")
     numbers: dict[str, Any] = {}
-    for metric, rows in _everyones(scores, fabric).items():
-        by_class = np.nanmean(np.array(rows, dtype=np.float64), axis=0)
+    volumes = [volume for of_rank in gather(fabric, scores) for volume in of_rank]
+    for metric in metrics:
+        values = [[getattr(score, metric) for score in volume] for volume in volumes]
+        by_class = np.nanmean(np.array(values, dtype=np.float64), axis=0)
         numbers[f"val_{metric}"] = float(np.nanmean(by_class))
         named = zip(store.class_names[1:], by_class, strict=True)
         numbers |= {f"val_{metric}_{name}": float(mean) for name, mean in named}
     return numbers
-
-
-def is_better(score: float, best: float, metric: str) -> bool:
-    """Tell whether a score beats the best so far: Dice rises, distances fall."""
-    return score > best if metric == "dice" else score < best
-
-
-def _share_buffers(network: nn.Module, fabric: Fabric) -> None:
-    """Give all ranks the first one's running statistics, which checkpoints hold."""
-    if fabric.world_size > 1:
-        for buffer in network.buffers():
-            dist.broadcast(buffer, src=0)
-
-
-def _everyones(scores: dict[str, list[list[float]]], fabric: Fabric) -> dict[str, list[list[float]]]:
-    """Return the scores of all ranks' cases."""
-    if fabric.world_size == 1:
-        return scores
-    parts: list[Any] = [None] * fabric.world_size
-    dist.all_gather_object(parts, scores)
-    return {metric: [row for part in parts for row in part[metric]] for metric in scores}
 
 
 class TrainingProgress(Protocol):
@@ -158,13 +123,43 @@ class _Silence(TrainingProgress):
     """Shows nothing: the first rank does."""
 
 
+LINE_EVERY = 60.0  # seconds
+
+
+class StepLines:
+    """Says within an epoch, about once a minute, how far a run is and how long it will take."""
+
+    def __init__(self, epochs: int, steps: int):
+        self.epochs, self.steps = epochs, steps
+        self._begun: tuple[float, int] | None = None
+        self._said = time.monotonic()
+
+    def line(self, epoch: int, step: int) -> str | None:
+        """Return the line that is due after a step; mostly there is none."""
+        now, done = time.monotonic(), (epoch - 1) * self.steps + step
+        if self._begun is None:  # the first step takes longer than the others
+            self._begun = (now, done)
+        if now < self._said + LINE_EVERY or done == self._begun[1]:
+            return None
+        self._said = now
+        since, before = self._begun
+        minutes = round((self.epochs * self.steps - done) * (now - since) / (done - before) / 60)
+        left = f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{max(1, minutes)} min"
+        return f"epoch {epoch}/{self.epochs}  step {step}/{self.steps}  about {left} left"
+
+
 class LogLines(TrainingProgress):
-    """Writes a line to the log after every epoch."""
+    """Writes a line to the log after every epoch, and one a minute within a long one."""
 
     def start(self, config: TrainConfig, run: RunWriter, steps: int) -> None:
         """Say what is trained."""
         log.info("%s with %s, %d steps an epoch, into %s", config.method.name, config.model.name, steps, run.folder)
-        self.epochs = config.epochs
+        self.epochs, self._lines = config.epochs, StepLines(config.epochs, steps)
+
+    def step(self, epoch: int, step: int) -> None:
+        """Say now and then how far it is."""
+        if line := self._lines.line(epoch, step):
+            log.info(line)
 
     def epoch(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Say how it went."""
@@ -181,7 +176,17 @@ def fit(
         config: What to train; None goes on with the run's own configuration.
         out: The run folder: new or empty, or with `resume` that of an interrupted run.
         resume: Go on where the last checkpoint is. The result is that of a run that was never interrupted.
-        watch: Called after steps and epochs; by default a line goes to the log after each epoch.
+        watch: Called after steps and epochs; by default a line goes to the log after each epoch, and once a minute.
+
+    Returns:
+        The run, opened.
+
+    Examples:
+        >>> import adawac
+        >>> config = adawac.config.load(adawac.config.TrainConfig, "small.yaml")
+        >>> run = adawac.fit(config, "runs/small")
+        >>> run.status, run.epoch
+        ('finished', 2)
     """
     if config is None:
         config = Run(out).own_config()
@@ -208,24 +213,37 @@ def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, progres
         config=config,
         data=_describe(trainer),
     )
-    with recorder, Trackers(recorder.writer, config) as trackers, Interrupt() as interrupt, _explained():
+    interrupt = Interrupt()
+    handlers = {signal.SIGINT: interrupt.note, signal.SIGTERM: interrupt.note}
+    with _explained(begun=True), recorder, Trackers(recorder.writer, config) as trackers, handling(handlers):
         _fit(trainer, recorder, trackers, out, resume, progress if recorder.writer else _Silence(), interrupt)
     if interrupt.asked:  # after the last step: the run is done, but its caller was to stop, too
         raise KeyboardInterrupt
 
 
+_NO_MEMORY = ("out of memory", "allocate memory", "not enough memory", "ALLOC_FAILED")  # of the GPU, the CPU, cuDNN
+
+
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Explain errors of torch that a setting can fix."""
+def _explained(begun: bool = False) -> Iterator[None]:
+    """Explain errors of torch that a setting can fix; a run that has `begun` can be resumed."""
+    resume = " Then go on with --resume." if begun else ""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise RunError(
-            f"Expected the training to fit into the device's memory, but it did not ({str(error).splitlines()[0]}). "
-            "Lower data.batch_size or data.image_size, set hardware.precision=bf16 or forward=encoder, or stream "
-            "the samples with data.residence=stream."
-        ) from error
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError) as error:
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in _NO_MEMORY):
+            raise RunError(
+                f"Expected the training to fit into the device's memory, but it did not ({text}). Lower "
+                "data.batch_size (optim.accumulate=2 makes up for half of it) or data.image_size, set "
+                "hardware.precision=bf16 or forward=encoder, or stream the samples with "
+                f"data.residence=stream.{resume}"
+            ) from error
+        if text.startswith("DataLoader worker"):
+            raise RunError(
+                f"Expected the processes that read samples to stay alive, but one was lost ({text}). If memory ran "
+                f"out, lower data.workers (0 reads in this process) or data.batch_size.{resume}"
+            ) from error
         if "not used in producing loss" not in str(error):  # what DDP says
             raise
         raise ConfigError(
@@ -250,6 +268,7 @@ def _describe(trainer: Trainer) -> dict[str, Any]:
         "unit": store.preprocessing.unit,
         "num_samples": len(trainer.samples),
         "label_sparse": int(np.sum(trainer.samples.table.label_sparse)),
+        **({"unlabelled": int(np.sum(hidden))} if (hidden := trainer.samples.table.unlabelled).any() else {}),
         "validation": trainer.validation,
         "network": {"faithful": getattr(trainer.network, "faithful", None)},
     }
@@ -271,7 +290,7 @@ def _fit(
     step = TrainStep(trainer)
     if recorder.writer is not None:
         if not resume:
-            warn_of_short_end(len(trainer.samples), config.data.batch_size, fabric.world_size, config.optim.accumulate)
+            warn_of_short_end(trainer.loader.drawn, config.data.batch_size, fabric.world_size, config.optim.accumulate)
         progress.start(config, recorder.writer, step.steps)
     for epoch in range(done + 1, config.epochs + 1):
         started = time.perf_counter()
@@ -282,14 +301,14 @@ def _fit(
         seconds = time.perf_counter() - started
         rate = {"lr": step.rate(epoch, step.steps - 1)}
         metrics = recorder.end_epoch(epoch, rate) | rate | {"seconds": seconds}
-        metrics["slices_per_second"] = (step.steps - first) / step.steps * len(trainer.samples) / seconds
+        metrics["slices_per_second"] = (step.steps - first) / step.steps * trainer.loader.drawn / seconds
         if config.validation.every and epoch % config.validation.every == 0:
             scores = validate(trainer.result, trainer.store, trainer.validation, config, fabric)
             if recorder.writer is not None:
                 recorder.writer.log_metrics(epoch, scores)
             metrics |= scores
-            score = scores[metric]
-            if not math.isnan(score) and (best is None or is_better(score, best, config.validation.metric)):
+            score, rises = scores[metric], config.validation.metric == "dice"  # distances fall
+            if not math.isnan(score) and (best is None or (score > best if rises else score < best)):
                 best = score
                 checkpoints.save("best", (epoch, 0), best)
         first = 0

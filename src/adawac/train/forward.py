@@ -40,21 +40,28 @@ class Views(nn.Module):
         mode: `joint` concatenates the views (one pass, BatchNorm sees both); `separate` passes one after the other;
             `encoder` supervises the first view and takes the second only as far as its latent; `encoder-detached` does
             so without a gradient, so that the first view's latent is drawn to the second's.
+        teacher: The averaged network of a method that compares predictions instead; its parameters are none of these.
     """
 
-    def __init__(self, network: nn.Module, tap: str | None, mode: Forward):
+    def __init__(self, network: nn.Module, tap: str | None, mode: Forward, teacher: nn.Module | None = None):
         super().__init__()
         self.network, self.mode = network, mode
+        self._teacher = () if teacher is None else (teacher,)  # a tuple: DDP is to know nothing of it
         self.tap = None if tap is None else EncoderTap(network, tap)
 
     def forward(self, *views: Tensor) -> tuple[Tensor | Sequence[Tensor], Tensor | None]:
-        """Return the logits of the supervised views, and the latents of all views where they are compared."""
+        """Return the logits of the supervised views, and the latents, or predictions, that are compared."""
         views = tuple(_channels_last(view) for view in views)
         casts = torch.is_autocast_enabled(views[0].device.type) and not torch.compiler.is_compiling()
         with _RepeatAsIs() if casts else nullcontext():
             return self._pass(views)
 
     def _pass(self, views: Sequence[Tensor]) -> tuple[Tensor | Sequence[Tensor], Tensor | None]:
+        for teacher in self._teacher:
+            logits = self.network(views[0])
+            with torch.no_grad():
+                taught = teacher(views[1])
+            return logits, torch.cat([x if isinstance(x, Tensor) else x[0] for x in (logits, taught)])
         if self.tap is None or len(views) == 1:
             logits = self._supervised(views)
             if self.tap is not None:

@@ -13,7 +13,7 @@ from adawac.algorithm import Step
 from adawac.config import OptimConfig
 from adawac.data.loader import Batch
 from adawac.kernels.capture import Captured
-from adawac.kernels.weight_cast import CastWeights
+from adawac.kernels.convolutions import CastWeights
 from adawac.train.setup import Trainer
 
 log = logging.getLogger(__name__)
@@ -23,9 +23,6 @@ class TrainStep:
     """Takes batches forward and backward, and after every `accumulate` of them a step of the optimiser.
 
     A recorder's hook on the criterion belongs to the step: make it before.
-
-    Args:
-        trainer: What is trained.
     """
 
     def __init__(self, trainer: Trainer):
@@ -72,7 +69,9 @@ class TrainStep:
         """Everything that happens on the device. `number` matters where a step takes several batches: not captured."""
         batch = self.batch(rows, epoch)
         out = self.criterion(batch, *self.forward(batch))
-        self.trainer.fabric.backward(out.loss / self._together(number))
+        size = self.optim.accumulate
+        together = min(size, self.steps - number // size * size)  # batches of this one's step
+        self.trainer.fabric.backward(out.loss / together)
         if self._complete(number):
             self.descend()
 
@@ -114,15 +113,9 @@ class TrainStep:
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
 
-    def _together(self, number: int) -> int:
-        """Return how many batches make the step that this one belongs to."""
-        size = self.optim.accumulate
-        return 1 if size == 1 else min(size, self.steps - number // size * size)
-
     def _complete(self, number: int) -> bool:
         """Tell whether the optimiser steps after this batch."""
-        size = self.optim.accumulate
-        return size == 1 or (number + 1) % size == 0 or number + 1 == self.steps
+        return (number + 1) % self.optim.accumulate == 0 or number + 1 == self.steps
 
     def _forget(self) -> None:
         """Drop gradients, which a graph keeps for itself, and latents of a forward that was not finished."""
@@ -147,17 +140,10 @@ def why_eager(trainer: Trainer) -> str | None:
 
 
 def learning_rate(config: OptimConfig, step: int, steps: int, warmup: int) -> float:
-    """Return the learning rate of a step: warm-up from 0, then the schedule over what is left.
-
-    Args:
-        config: Learning rate, schedule and power.
-        step: The optimiser's step, from 0.
-        steps: All steps of the run.
-        warmup: Steps of the warm-up.
-    """
+    """Return the learning rate of the optimiser's step `step` (from 0): warm-up from 0, the schedule, then its end."""
     if step < warmup:
         return config.lr * (step + 1) / (warmup + 1)
-    done = (step - warmup) / max(1, steps - warmup)
+    done = min(1.0, (step - warmup) / max(1, steps - warmup))  # `adawac bench` may go on after the last step
     factors: dict[str, float] = {
         "constant": 1.0,
         "poly": math.pow(1 - done, config.power),

@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, Self
 
 from adawac.config import TrainConfig, to_dict
@@ -37,9 +36,7 @@ class Trackers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Say how the run ended."""
         self._each("finalize", "success" if error is None else "failed")
 
@@ -63,8 +60,7 @@ class Trackers:
 def check_trackers(names: Sequence[str]) -> None:
     """Raise unless what the trackers need is installed."""
     for name in names:
-        lacking = [module for module in _NEEDS[name] if find_spec(module) is None]
-        if lacking:
+        if lacking := [module for module in _NEEDS[name] if find_spec(module) is None]:
             raise MissingDependencyError(
                 f"Expected what the tracker {name!r} needs to be installed, but {', '.join(lacking)} is not. "
                 f"Run `pip install {' '.join(lacking)}`, or take it out of `track`."
