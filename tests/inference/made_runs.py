@@ -50,6 +50,20 @@ def make_run(
     return folder
 
 
+def trained_on(store, folder, model="tests.networks.threshold_network:texture", **options):
+    """A run that could have been trained on a store."""
+    return make_run(
+        folder,
+        model,
+        image_size=(16, 16),
+        preprocessing=store.preprocessing,
+        classes=store.class_names,
+        values=store.info["label_values"],
+        channels=store.channels,
+        **options,
+    )
+
+
 AFFINES = {
     "anisotropic": affine_of(np.diag([0.7, 0.9, 5.0])),
     "flipped": affine_of(np.diag([-1.5, -1.5, 10.0])),

@@ -9,14 +9,14 @@ from lightning_fabric import Fabric
 from adawac.config import DataConfig, TrainConfig
 from adawac.data.preparation import prepare
 from adawac.errors import RunError
-from adawac.evaluation import evaluate
+from adawac.evaluation import evaluate, score
+from adawac.evaluation.evaluation_record import SLICE_METRICS
 from adawac.evaluation.scorers import Scorers
 from adawac.inference import load_trained, predict
 from adawac.train.engine import validate
 from tests.data.scans import AFFINES, make_nnunet
-from tests.inference.made_runs import make_run
+from tests.inference.made_runs import trained_on
 
-TEXTURE = "tests.networks.threshold_network:texture"
 PREPARATIONS = {
     "native": {"clip_quantile": 0.95},
     "turned": {"orientation": "SAR", "axis": 0, "normalisation": "z-score"},
@@ -29,26 +29,13 @@ def scans(tmp_path):
     return make_nnunet(tmp_path / "scans", cases=3, affine=AFFINES["oblique and flipped"], shape=(21, 17, 9))
 
 
-def trained_on(store, folder, model=TEXTURE):
-    """A run that could have been trained on a store."""
-    return make_run(
-        folder,
-        model,
-        image_size=(16, 16),
-        preprocessing=store.preprocessing,
-        classes=store.class_names,
-        values=store.info["label_values"],
-        channels=store.channels,
-    )
-
-
 def evaluated(run, store, monkeypatch, **options):
     """The label maps that `evaluate` scores, on the scans' own grids, by case."""
     label_maps, submit = {}, Scorers.submit
 
-    def note(self, path, case, prediction, rules):
+    def note(self, score, path, case, prediction, rules):
         label_maps[case] = store.native_label(case, store.preprocessing.join(prediction))
-        return submit(self, path, case, prediction, rules)
+        return submit(self, score, path, case, prediction, rules)
 
     with monkeypatch.context() as patch:
         patch.setattr(Scorers, "submit", note)
@@ -81,6 +68,32 @@ def test_labels_are_the_same_voxel_for_voxel(scans, tmp_path, monkeypatch, prepa
 def test_labels_are_the_same_on_a_gpu(scans, tmp_path, monkeypatch, precision, tta):
     options = {"tta": tta, "device": "cuda", "precision": precision, "batch_size": 9}  # a batch is a case: same kernels
     check_same(scans, tmp_path, monkeypatch, PREPARATIONS["native"], **options)
+
+
+@pytest.mark.parametrize("preparation", PREPARATIONS)
+def test_scores_of_predicted_files_are_those_of_evaluate(scans, tmp_path, preparation):
+    """Bit for bit where the store has the files' own voxels; of a resampled one, the slices are others."""
+    prepared = PREPARATIONS[preparation]
+    store = prepare("nifti", scans, tmp_path / "store", workers=1, progress=False, **prepared)
+    run = trained_on(store, tmp_path / "run")
+    predict(run, scans, tmp_path / "out", device="cpu")
+    (evaluation,) = evaluate(run, data=store.path, part="train", workers=0, gallery=0, device="cpu")
+    slicing = {name: prepared[name] for name in ("orientation", "axis") if name in prepared}
+    result = score(scans / "labelsTr", tmp_path / "out", workers=0, **({} if "spacing" in prepared else slicing))
+    assert result.faults == []
+    expected, scored = (
+        {(number.case, number.class_name, number.metric): number.value for number in scores}
+        for scores in (evaluation.scores, result.evaluations[0].scores)
+    )
+    assert len(expected) == 3 * 2 * 16
+    if "spacing" not in prepared:
+        assert repr(scored) == repr(expected)  # NaN too
+        of_files, of_run = result.evaluations[0].slices, evaluation.slices
+        for name in ("pred", "truth", "both", "sparse", "area", "case"):
+            np.testing.assert_array_equal(getattr(of_files, name), getattr(of_run, name))
+    for key, value in expected.items():
+        if key[2] not in SLICE_METRICS:
+            assert scored[key] == pytest.approx(value, rel=1e-12), key
 
 
 def test_labels_differ_with_flips_and_precision(scans, tmp_path, monkeypatch):

@@ -130,7 +130,7 @@ def test_an_altered_description(model, change):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 99}, "format version 1 or older, but .* has 99. Upgrade adawac"),
+        ({"format_version": 99}, "format version 2 or older, but .* has 99. Upgrade adawac"),
         ({"format_version": "1"}, "has '1'"),
         ({"image_size": [0, 16]}, "image_size: expected a height and a width"),
         ({"image_size": "wide"}, "image_size: expected a whole number for both, or a list of 2"),
@@ -138,7 +138,7 @@ def test_an_altered_description(model, change):
         ({"label_values": [[0], [1]]}, "label_values: expected values for 3 classes"),
         ({"label_values": [[0], [1], []]}, "label_values: expected values for 3 classes"),
         ({"resize": "sinc"}, "resize: expected one of bilinear, cubic, released"),
-        ({"preprocessing": {"axis": 7}}, "preprocessing: Expected axis to be 0, 1 or 2"),
+        ({"preprocessing": {"axis": 7}}, "preprocessing: Expected `axis` to be 0, 1 or 2"),
         ({"preprocessing": {"spacing": 3}}, "preprocessing: "),
         ({"preprocessing": {"windows": [0, 1]}}, "preprocessing: Expected a preprocessing option, but got 'windows'"),
         ({"extra": 1}, "extra: unknown key"),
@@ -184,7 +184,7 @@ def test_a_hostile_description_imports_nothing(tmp_path, model, attack, monkeypa
     monkeypatch.chdir(tmp_path)
     rewrite(model, model={"pretrained": None, "tap": None, "options": {}, **HOSTILE[attack]})
     before = set(sys.modules)
-    with pytest.raises(RunError, match=r"Nothing of it was imported.*--trust-code"):
+    with pytest.raises(RunError, match=r"Nothing of it was imported.*`trust_code=True`"):
         load_trained(model)
     assert set(sys.modules) - before == set()
     assert not (tmp_path / "pwned").exists()
@@ -211,7 +211,7 @@ def test_code_that_is_trusted_is_imported(tmp_path, capsys):
 
 
 def test_what_is_there_is_not_replaced(tmp_path, run, model):
-    with pytest.raises(ConfigError, match="Give --overwrite"):
+    with pytest.raises(ConfigError, match="Give `overwrite=True`, or another `out`"):
         export_model(run, model)
     before = (model / "model.json").read_bytes()
     export_model(run, model, checkpoint="best", overwrite=True)
@@ -234,6 +234,7 @@ def test_json_of_a_folder(tmp_path, run, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed == {
         "path": str(tmp_path / "model"),
+        "format": "folder",
         "dynamic": [],
         "reason": "",
         "difference": 0.0,
@@ -249,3 +250,12 @@ def test_export_as_a_user_types_it(tmp_path, run, capsys):
     assert command(["export", str(run), "--out", str(tmp_path / "model")]) == 2
     assert "Give --overwrite" in capsys.readouterr().err
     assert command(["export", str(tmp_path / "absent"), "--out", str(tmp_path / "other")]) == 2
+
+
+def test_a_folder_of_the_first_format_is_read(model):
+    card = json.loads((model / "model.json").read_text())
+    assert (card.pop("orientation"), card.pop("modality")) == (None, None)
+    for digest in ("weights_sha256", "description_sha256"):
+        del card[digest]
+    (model / "model.json").write_text(json.dumps(seal(card | {"format_version": 1}, model / "weights.safetensors")))
+    assert load_trained(model).orientation is None

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from adawac.cli import run as command
-from adawac.data.preprocessing import Preprocessing
+from adawac.data.preprocessing import PICTURES, Preprocessing
 from adawac.errors import ConfigError, MissingDependencyError, MissingFileError, RunError
 from adawac.inference import onnx
 from adawac.inference.model_export import export_model
@@ -24,11 +24,12 @@ exporting = pytest.mark.skipif(torch.__version__ < "2.7", reason="ONNX needs tor
 
 def compare(path, run, sizes):
     """Compare ONNX with torch for batches of 1 and 3, with images that the exporter has not seen."""
-    network = load_trained(run).network
+    trained = load_trained(run)
+    network, channels = trained.network, len(trained.channels)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for size in sizes:
         for batch in (1, 3):
-            images = torch.rand(batch, 1, *size, generator=torch.Generator().manual_seed(batch)) * 2 - 1
+            images = torch.rand(batch, channels, *size, generator=torch.Generator().manual_seed(batch)) * 2 - 1
             (got,) = session.run(["logits"], {"image": images.numpy()})
             with torch.inference_mode():
                 wanted = network(images).numpy()
@@ -46,9 +47,9 @@ def run(tmp_path_factory):
 class Plain(nn.Module):
     """Down and up again, for any size that can be halved."""
 
-    def __init__(self, num_classes):
+    def __init__(self, num_classes, in_channels):
         super().__init__()
-        self.encoder = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU())
+        self.encoder = nn.Sequential(nn.Conv2d(in_channels, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU())
         self.head = nn.Conv2d(4, num_classes, 1)
 
     def forward(self, x):
@@ -57,7 +58,7 @@ class Plain(nn.Module):
 
 def plain(num_classes, in_channels, image_size):
     """By the name `tests.inference.test_export_onnx:plain`."""
-    return Plain(num_classes), "encoder"
+    return Plain(num_classes, in_channels), "encoder"
 
 
 @exporting
@@ -79,8 +80,21 @@ def test_a_small_network_with_every_side_free(tmp_path, run, capsys):
     assert card["label_values"] == [[0], [7], [3, 4]]
     assert "argmax" in card["postprocessing"]["classes"]
     assert "nearest" in card["postprocessing"]["resize"]
-    with pytest.raises(ConfigError, match="Give --overwrite"):
+    with pytest.raises(ConfigError, match="Give `overwrite=True`"):
         export_model(run, path)
+
+
+@exporting
+def test_a_network_for_pictures_in_colour(tmp_path):
+    colours = ("red", "green", "blue")
+    run = make_run(tmp_path / "run", "tests.inference.test_export_onnx:plain", (16, 24), PICTURES, channels=colours)
+    made = export_model(run, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(made.path))
+    assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
+    card = json.loads(session.get_modelmeta().custom_metadata_map["adawac"])
+    assert card["channels"] == list(colours)
+    assert card["input"].startswith("red, green and blue of a picture as shares")
+    compare(made.path, run, [(16, 24), (32, 16)])
 
 
 class Fixed(nn.Module):

@@ -1,5 +1,7 @@
 """DICOM series in; NIfTI and DICOM SEG out, where SimpleITK and highdicom find the series."""
 
+import json
+
 import nibabel as nib
 import numpy as np
 import pytest
@@ -149,7 +151,7 @@ def test_seg_wants_dicom_and_nifti_probabilities(tmp_path, run):
         predict(run, tmp_path / "ct", tmp_path / "out", format="seg", probabilities=True, device="cpu")
 
 
-def test_a_scan_without_any_segment_is_an_empty_seg(tmp_path, run):
+def test_a_scan_without_any_segment_is_an_empty_seg(tmp_path, run, caplog):
     hd = pytest.importorskip("highdicom")
     stored = np.zeros((12, 10, 4), np.int16)
     stored[0, 0, 0] = 5
@@ -157,6 +159,7 @@ def test_a_scan_without_any_segment_is_an_empty_seg(tmp_path, run):
     (done,) = predict(run, tmp_path / "ct", tmp_path / "out", format="seg", device="cpu")
     assert done.error == ""
     assert not hd.seg.segread(done.labels).pixel_array.any()
+    assert caplog.text == ""
 
 
 def test_series_are_told_apart(tmp_path):
@@ -172,3 +175,45 @@ def test_series_are_told_apart(tmp_path):
     assert all(name.startswith("both_") for name in names)
     by_file = find_scans([tmp_path / "a" / "ct" / "*.dcm"])
     assert [(scan.name, len(scan.files)) for scan in by_file] == [("ct", 6)]
+
+
+@pytest.mark.parametrize(("modality", "doubtful"), [("CT", False), ("MR", True), (None, False)])
+def test_a_series_of_another_modality_than_the_training_is_doubted(tmp_path, run, modality, doubtful):
+    write_series(tmp_path / "ct", noise())
+    data = json.loads((run / "data.json").read_text())
+    (run / "data.json").write_text(json.dumps(data | ({"modality": modality} if modality else {})))
+    (done,) = predict(run, tmp_path / "ct", tmp_path / "out", device="cpu")
+    assert done.error == ""
+    assert ("trained on MR" in done.doubt) is doubtful
+
+
+@pytest.mark.parametrize("kept", ["meta", "modality"])
+def test_a_seg_of_a_deidentified_series_that_lost_its_class(tmp_path, run, kept):
+    hd, pydicom = pytest.importorskip("highdicom"), pytest.importorskip("pydicom")
+    for path in write_series(tmp_path / "ct", noise()):
+        header = pydicom.dcmread(path)
+        header.SOPClassUID = ""
+        if kept != "meta":
+            header.file_meta.MediaStorageSOPClassUID = ""
+        header.save_as(path)
+    (done,) = predict(run, tmp_path / "ct", tmp_path / "out", format="seg", device="cpu")
+    assert done.error == ""
+    assert hd.seg.segread(done.labels).pixel_array.any()
+
+
+@pytest.mark.parametrize("name", ["SOPInstanceUID", "StudyInstanceUID", "FrameOfReferenceUID"])
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_a_series_lacks_for_a_seg_is_named_before_it_is_segmented(tmp_path, run, name, gone):
+    pydicom = pytest.importorskip("pydicom")
+    files = write_series(tmp_path / "ct", noise())
+    header = pydicom.dcmread(files[2])
+    setattr(header, name, "")
+    if gone:
+        delattr(header, name)
+    header.save_as(files[2])
+    slices = []
+    watch = lambda scan, done, count: slices.append(done)  # noqa: E731
+    (done,) = predict(run, tmp_path / "ct", tmp_path / "out", format="seg", device="cpu", watch=watch)
+    assert name in done.error
+    assert str(files[2]) in done.error
+    assert slices == []

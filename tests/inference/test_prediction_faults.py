@@ -12,6 +12,7 @@ import pytest
 from adawac.errors import AdawacError, ConfigError, MissingFileError
 from adawac.inference import prediction, volumes
 from adawac.inference.prediction import predict
+from tests.data.scans import flip_bit
 from tests.inference.made_runs import make_run, noise, save, thresholded
 
 
@@ -78,6 +79,7 @@ def singular(folder):
 FAULTS = {
     "truncated, compressed": (truncated, "cannot be read .* It may be truncated: copy or download it again"),
     "truncated": (cut_short, "cannot be read .* It may be truncated"),
+    "flipped bit": (lambda folder: flip_bit(save(folder / "bad.nii.gz", noise())), "CRC check failed"),
     "no NIfTI": (written("bad.nii.gz"), "Expected a NIfTI file, but it cannot be read"),
     "empty file": (written("bad.nii", b""), "Expected a NIfTI file, but it cannot be read"),
     "no scan": (written("bad.txt"), r"NIfTI file \(.nii, .nii.gz\) or a DICOM image, but it is neither"),
@@ -148,7 +150,7 @@ def test_label_maps_are_not_overwritten(tmp_path, run):
     (first,) = predict(run, scans[0], tmp_path / "out", device="cpu")
     first.labels.write_bytes(b"mine")
     again, other = predict(run, scans, tmp_path / "out", device="cpu")
-    assert "a.nii.gz exists. Give --overwrite, or another --out." in again.error
+    assert "a.nii.gz exists. Give `overwrite=True`, or another `out`." in again.error
     assert first.labels.read_bytes() == b"mine"
     assert other.error == ""
     again, _ = predict(run, scans, tmp_path / "out", overwrite=True, device="cpu")
@@ -204,18 +206,19 @@ def test_a_full_disk(tmp_path, run, monkeypatch):
     monkeypatch.setattr(Full, "__exit__", lambda *_: None, raising=False)
     (done,) = predict(run, scan, tmp_path / "out", device="cpu")
     assert "No space left on device. Make room where the label maps go." in done.error
+    assert re.search(r"Expected [\d.]+ kB of disk for the scan", done.error)
 
 
 def test_a_label_map_that_cannot_be_written(tmp_path, run, monkeypatch):
     scans = [save(tmp_path / "in" / f"{name}.nii.gz", noise()) for name in "ab"]
-    write = prediction.write_labels
+    write = prediction.label_files.write_labels
 
     def fail(path, *rest):
         if path.name == "a.nii.gz":
             raise OSError(28, "No space left on device")
         write(path, *rest)
 
-    monkeypatch.setattr(prediction, "write_labels", fail)
+    monkeypatch.setattr(prediction.label_files, "write_labels", fail)
     first, second = predict(run, scans, tmp_path / "out", device="cpu")
     assert "but got: No space left on device" in first.error
     assert second.error == ""

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from adawac.data.cases import Case
 from adawac.data.preprocessing import Preprocessing, quantile
+from adawac.errors import ConfigError
 from adawac.inference import volumes
 from adawac.inference.prediction import predict
 from adawac.inference.predictor import Predictor
 from adawac.inference.scan_search import Scan
 from adawac.inference.trained import load_trained
 from adawac.inference.volumes import PreparedScan, Spool, open_scan
-from tests.inference.made_runs import AFFINES, make_run, noise, save, thresholded
+from tests.inference.made_runs import AFFINES, affine_of, make_run, noise, rotation, save, thresholded
 
 VALUES = np.array([0, 7, 3])
 GEOMETRY = ("qform_code", "sform_code", "srow_x", "srow_y", "srow_z", "quatern_b", "quatern_c", "quatern_d")
@@ -226,3 +227,56 @@ def test_the_quantile_of_more_voxels_than_float32_counts_well():
     count = 10_485_760  # some releases of NumPy multiply by the share in float32, and are one off here
     ramp = np.arange(count, dtype=np.float32)
     assert quantile([ramp], 0.99) == -(-count * 99 // 100) - 1
+
+
+# -- the orientation of the training scans ----------------------------------------------------------------------------
+
+
+def turned(image, affine, codes):
+    """The same scan, with its voxel axes in another orientation."""
+    nifti = nib.Nifti1Image(image, affine)
+    turn = nib.orientations.ornt_transform(nib.io_orientation(affine), nib.orientations.axcodes2ornt(tuple(codes)))
+    other = nifti.as_reoriented(turn)
+    return np.asarray(other.dataobj), other.affine
+
+
+def note_facts(run, **facts):
+    """Add facts to what a run knows of its data."""
+    data = json.loads((run / "data.json").read_text())
+    (run / "data.json").write_text(json.dumps(data | facts))
+
+
+@pytest.mark.parametrize("codes", ["LPS", "SAR", "PIL"])
+def test_a_scan_is_cut_along_the_anatomical_axis_that_was_trained_on(tmp_path, codes):
+    run = make_run(tmp_path / "run", "tests.networks.threshold_network:ramp", (16, 16))
+    note_facts(run, orientation="RAS")
+    affine = AFFINES["anisotropic"]
+    save(tmp_path / "in" / "as_trained.nii.gz", noise(), affine)
+    save(tmp_path / "in" / "turned.nii.gz", *turned(noise(), affine, codes))
+    first, second = predict(run, tmp_path / "in", tmp_path / "out", device="cpu")
+    back, _ = turned(read(second.labels), nib.load(second.labels).affine, "RAS")
+    np.testing.assert_array_equal(back, read(first.labels))
+    np.testing.assert_array_equal(nib.load(second.labels).affine, nib.load(tmp_path / "in" / "turned.nii.gz").affine)
+    assert json.loads((tmp_path / "out" / "turned.json").read_text())["preprocessing"]["orientation"] == "RAS"
+    assert (first.doubt, second.doubt) == ("", "")
+
+
+def test_a_scan_between_the_anatomical_axes_is_taken_as_it_is_with_a_doubt(tmp_path):
+    run = make_run(tmp_path / "run", "tests.networks.threshold_network:ramp", (16, 16))
+    scan = save(tmp_path / "scan.nii.gz", noise(), affine_of(rotation(50, 0)))
+    (unknown,) = predict(run, scan, tmp_path / "unknown", device="cpu")
+    note_facts(run, orientation="RAS")
+    (known,) = predict(run, scan, tmp_path / "known", device="cpu")
+    np.testing.assert_array_equal(read(known.labels), read(unknown.labels))
+    assert unknown.doubt == ""
+    assert "RAS" in known.doubt
+
+
+def test_networks_of_another_orientation_do_not_vote_together(tmp_path):
+    runs = [make_run(tmp_path / name) for name in ("a", "b", "c")]
+    scan = save(tmp_path / "scan.nii.gz", noise(), AFFINES["flipped"])
+    note_facts(runs[0], orientation="RAS")
+    assert predict([runs[2], runs[0]], scan, tmp_path / "out", device="cpu")[0].error == ""
+    note_facts(runs[1], orientation="LPS")
+    with pytest.raises(ConfigError, match="orientation"):
+        predict([runs[2], *runs[:2]], scan, tmp_path / "out", device="cpu", overwrite=True)

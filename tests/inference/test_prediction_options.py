@@ -127,7 +127,8 @@ def test_what_a_resize_leaves_outside_is_surely_background():
     network = torch.nn.Conv2d(1, 3, 1)
     network.bias.data = torch.tensor([0.0, 0.0, 9.0])  # the last class everywhere else
     slices = np.random.default_rng(0).random((2, 1, len(rows), len(rows))).astype(np.float32)
-    ((labels, shares),) = Predictor([network], (8, 8), "released", batch_size=2).run([slices], probabilities=True)
+    predictor = Predictor([network], (8, 8), "released", batch_size=2)
+    ((labels, shares, _),) = predictor.run([slices], probabilities=True)
     outside = (rows == 0)[:, None] | (rows == 0)
     assert (labels == np.where(outside, 0, 2)).all()
     assert (shares[:, :, outside] == np.array([FULL, 0, 0])[:, None]).all()

@@ -177,6 +177,6 @@ def test_nan_is_noticed_and_the_network_is_named(stacks, tta, probabilities, wro
     with pytest.raises(
         RunError, match="Expected finite numbers from the network of runs/a, checkpoint last, but got NaN"
     ):
-        list(predictor.run(stacks, probabilities))
+        list(predictor.run(stacks, probabilities=probabilities))
     with pytest.raises(RunError, match="Expected finite numbers from the network"):
         predictor.scores(torch.zeros(1, 1, 14, 11))

@@ -4,8 +4,7 @@ import gzip
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,13 @@ from adawac.files import beside, write_text
 from adawac.inference.predictor import FULL
 from adawac.inference.volumes import Volume
 
+# What a DICOM SEG says of each file that it refers to, and what files of one slice are.
+_REFERRED = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
+_CLASSES = {
+    "CT": "1.2.840.10008.5.1.4.1.1.2",
+    "MR": "1.2.840.10008.5.1.4.1.1.4",
+    "PT": "1.2.840.10008.5.1.4.1.1.128",
+}
 _PART = 1 << 24  # voxels that are counted at a time: counting casts to 64 bits
 
 
@@ -53,49 +59,64 @@ def keep_largest_components(labels: npt.NDArray[np.integer[Any]]) -> int:
     return removed
 
 
-def write_seg(path: Path, labels: npt.NDArray[np.integer[Any]], volume: Volume, class_names: Sequence[str]) -> None:
+def read_seg_sources(volume: Volume) -> list[Any]:
+    """Return the headers of a series for `write_seg`, or raise a `DataError` that names what one of them lacks."""
+    headers = [load_pydicom().dcmread(path, stop_before_pixels=True) for path in volume.files]
+    for path, header in zip(volume.files, headers, strict=True):
+        if not header.get("SOPClassUID"):  # some programs that remove names remove this, too
+            simple = _CLASSES.get(header.get("Modality")) if int(header.get("NumberOfFrames") or 1) == 1 else None
+            header.SOPClassUID = header.file_meta.get("MediaStorageSOPClassUID") or simple
+        if lacking := [name for name in _REFERRED if not header.get(name)]:
+            raise DataError(
+                f"Expected {lacking[0]} in each file of a series that a DICOM SEG can refer to, but {path} has none. "
+                "It may have been removed together with the patient's name. Write NIfTI (format nifti)."
+            )
+    return headers
+
+
+def write_seg(
+    path: Path,
+    labels: npt.NDArray[np.integer[Any]],
+    volume: Volume,
+    sources: Sequence[Any],
+    class_names: Sequence[str],
+) -> None:
     """Write class indices as binary segments, one for each class but the background.
 
     Patient, study and frame of reference are those of the series, as DICOM wants it.
     """
     hd = load_highdicom()
-    sources = [load_pydicom().dcmread(path, stop_before_pixels=True) for path in volume.files]
-    # highdicom's axes are (slice, row, column) in LPS; ours are (column, row, slice) in RAS.
+    # highdicom's axes are (slice, row, column) in LPS; ours are (column, row, slice) in RAS. Its warnings find fault
+    # with names of patients, and would print these.
     try:
-        seg = _segmentation(
-            source_images=sources,
-            pixel_array=hd.Volume(
-                np.ascontiguousarray(labels.transpose(2, 1, 0)),
-                LPS_TO_RAS @ volume.affine[:, [2, 1, 0, 3]],
-                coordinate_system="PATIENT",
-                frame_of_reference_uid=sources[0].FrameOfReferenceUID,
-            ),
-            segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
-            segment_descriptions=[_describe(index, name) for index, name in enumerate(class_names) if index],
-            series_instance_uid=hd.UID(),
-            series_number=int(sources[0].get("SeriesNumber") or 0) + 1000,
-            sop_instance_uid=hd.UID(),
-            instance_number=1,
-            manufacturer="adawac",
-            manufacturer_model_name="adawac",
-            software_versions=adawac.__version__,
-            device_serial_number="0",
-            series_description="adawac",
-            omit_empty_frames=True,
-        )
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            seg = hd.seg.Segmentation(
+                source_images=sources,
+                pixel_array=hd.Volume(
+                    np.ascontiguousarray(labels.transpose(2, 1, 0)),
+                    LPS_TO_RAS @ volume.affine[:, [2, 1, 0, 3]],
+                    coordinate_system="PATIENT",
+                    frame_of_reference_uid=sources[0].FrameOfReferenceUID,
+                ),
+                segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
+                segment_descriptions=[_describe(index, name) for index, name in enumerate(class_names) if index],
+                series_instance_uid=hd.UID(),
+                series_number=int(sources[0].get("SeriesNumber") or 0) + 1000,
+                sop_instance_uid=hd.UID(),
+                instance_number=1,
+                manufacturer="adawac",
+                manufacturer_model_name="adawac",
+                software_versions=adawac.__version__,
+                device_serial_number="0",
+                series_description="adawac",
+                omit_empty_frames=bool(labels.any()),  # highdicom logs a warning where it has to keep them
+            )
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise DataError(
             f"Expected a series that a DICOM SEG can refer to, but got: {' '.join(str(error).split())} Write NIfTI."
         ) from error
     with beside(path) as temporary:
         seg.save_as(temporary)
-
-
-def _segmentation(**options: Any) -> Any:
-    """Call highdicom without its warnings: they find fault with names of patients, and would print these."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return load_highdicom().seg.Segmentation(**options)
 
 
 def _describe(index: int, name: str) -> Any:
@@ -128,21 +149,8 @@ def _code(name: str) -> Any:
 Array = npt.NDArray[Any]
 
 # What places a volume in space, as it stands in a header.
-_GEOMETRY = (
-    "dim_info",
-    "xyzt_units",
-    "qform_code",
-    "sform_code",
-    "quatern_b",
-    "quatern_c",
-    "quatern_d",
-    "qoffset_x",
-    "qoffset_y",
-    "qoffset_z",
-    "srow_x",
-    "srow_y",
-    "srow_z",
-)
+_GEOMETRY = ["dim_info", "xyzt_units", "qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d"]
+_GEOMETRY += [f"{field}_{axis}" for field in ("qoffset", "srow") for axis in "xyz"]
 
 
 def class_table(class_names: Sequence[str], values: Sequence[int]) -> list[dict[str, Any]]:
@@ -160,9 +168,7 @@ def write_labels(path: Path, labels: Array, volume: Volume, classes: Sequence[Ma
     """Write a label map on the scan's grid; the classes stand in an extension of the header, too."""
     header = _header(volume, labels.shape, labels.dtype, classes)
     header.set_intent("label", name="adawac")
-    with _compressed(path) as stream:
-        header.write_to(stream)
-        _write_array(stream, labels)
+    _write(path, header, [labels])
 
 
 def write_probabilities(
@@ -172,10 +178,15 @@ def write_probabilities(
     header = _header(volume, (*volume.shape, len(classes)), np.dtype(np.uint16), classes)
     header.set_slope_inter(1 / FULL, 0)
     header.set_intent("estimate", name="probability")
-    with _compressed(path) as stream:
-        header.write_to(stream)
-        for shares in volumes:
-            _write_array(stream, shares)
+    _write(path, header, volumes)
+
+
+def write_shares(path: Path, shares: Array, volume: Volume, what: str) -> None:
+    """Write 16-bit shares of one volume, such as entropies; readers get numbers from 0 to 1."""
+    header = _header(volume, shares.shape, np.dtype(np.uint16), [])
+    header.set_slope_inter(1 / FULL, 0)
+    header.set_intent("estimate", name=what)
+    _write(path, header, [shares])
 
 
 def write_sidecar(path: Path, data: Mapping[str, Any]) -> None:
@@ -207,18 +218,14 @@ def _header(volume: Volume, shape: Sequence[int], dtype: "np.dtype[Any]", classe
     return header
 
 
-@contextmanager
-def _compressed(path: Path) -> Iterator[gzip.GzipFile]:
-    """Yield a stream into a file that appears when it is whole; the same label map gives the same bytes."""
+def _write(path: Path, header: Any, volumes: Iterable[Array]) -> None:
+    """Write volumes in NIfTI's order, the first axis fastest, slice by slice; equal ones give equal bytes."""
     with (
         beside(path) as temporary,
         temporary.open("wb") as file,
         gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0) as stream,
     ):
-        yield stream
-
-
-def _write_array(stream: gzip.GzipFile, array: Array) -> None:
-    """Write a volume in NIfTI's order, the first axis fastest, slice by slice."""
-    for part in array.transpose(2, 1, 0):
-        stream.write(np.ascontiguousarray(part).data)
+        header.write_to(stream)
+        for volume in volumes:
+            for part in volume.transpose(2, 1, 0):
+                stream.write(np.ascontiguousarray(part).data)

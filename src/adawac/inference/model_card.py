@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +13,10 @@ from adawac.config import Config, ModelConfig, from_dict, to_dict
 from adawac.data.task import Task, find_faults
 from adawac.errors import MissingFileError, RunError
 from adawac.inference.trained_network import Resize, Trained
+from adawac.runs.layout import read_json
 
 CARD, WEIGHTS = "model.json", "weights.safetensors"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when a reader of the older version could no longer make sense of a folder."""
 
 _DIGEST = "description_sha256"
@@ -22,22 +24,15 @@ _DIGEST = "description_sha256"
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard(Config):
-    """A network without its weights: `Trained` as plain data.
+    """A network without its weights: `Trained` as plain data, with the facts of its `Task`.
 
     Attributes:
         format_version: Version of this format.
         adawac: Version of adawac that wrote it.
-        model: How the network is built.
-        faithful: Whether it is a TransUNet that keeps the original's border.
-        image_size: Height and width of its input.
-        resize: How slices are resized to it: `bilinear`, `cubic`, or `released` (SciPy's spline, as the released code).
-        channels: Names of the input's channels.
-        class_names: Its classes, background first.
-        label_values: The values that stand for each class in the data set's own files.
-        preprocessing: How a scan becomes its input (`adawac.data.preprocessing.Preprocessing`).
+        temperature: What logits are divided by for probabilities, if the run was calibrated.
+        temperature_tta: Whether that was fitted to probabilities that are averaged over flipped images.
+        input: What a channel's values are before `preprocessing`, in words.
         postprocessing: What is done with the network's output, in words.
-        dataset: What it was trained on.
-        checkpoint: Which weights of its run.
     """
 
     format_version: int
@@ -53,6 +48,11 @@ class ModelCard(Config):
     postprocessing: dict[str, Any]
     dataset: str
     checkpoint: str
+    orientation: str | None = None
+    modality: str | None = None
+    input: str | None = None
+    temperature: float | None = None
+    temperature_tta: bool = False
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield what would fail later, or give wrong labels."""
@@ -60,6 +60,8 @@ class ModelCard(Config):
             yield "image_size", f"expected a height and a width, but got {self.image_size}. Export it again."
         if not self.channels or len(self.class_names) < 2:
             yield "class_names", "expected a channel and two classes or more. Export it again."
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            yield "temperature", f"expected a number above 0, but got {self.temperature}. Export it again."
         for name, fault in find_faults(vars(self)):
             yield name, f"{fault} Export it again."
 
@@ -80,14 +82,32 @@ def card_of(trained: Trained) -> dict[str, Any]:
             image_size=trained.image_size,
             resize=trained.resize,
             **trained.task.to_dict(),
+            input=_describe_input(trained.task),
             postprocessing={
                 "classes": "argmax of the logits over the classes",
                 "resize": "nearest neighbour, from the network's input size to the slice's own",
-                "grid": "orientation and spacing undone, by nearest neighbour",
+                **_describe_grid(trained.task),
             },
             checkpoint=trained.checkpoint,
+            temperature=trained.temperature,
+            temperature_tta=trained.temperature_tta,
         )
     )
+
+
+def _describe_input(task: Task) -> str | None:
+    """Return what the values of pictures are; those of scans are their files'."""
+    if not task.of_pictures:
+        return None
+    what = "red, green and blue" if task.in_colour else "grey values"
+    return f"{what} of a picture as shares of the largest value of its type, 0 to 1, with EXIF's orientation applied"
+
+
+def _describe_grid(task: Task) -> dict[str, str]:
+    """Return how label maps come to the grid of their scan or picture."""
+    if task.preprocessing.tile:
+        return {"tiles": "where they overlap, the mean of the probabilities, each falling towards the tile's border"}
+    return {} if task.of_pictures else {"grid": "orientation and spacing undone, by nearest neighbour"}
 
 
 def seal(card: Mapping[str, Any], weights: Path) -> dict[str, Any]:
@@ -100,13 +120,11 @@ def read_card(folder: Path) -> tuple[ModelCard, str]:
     """Return a folder's description and the digest that its weights must have."""
     path = folder / CARD
     try:
-        data = json.loads(path.read_bytes())
+        data = read_json(path, "Copy the folder again.")
     except FileNotFoundError:
         raise MissingFileError(f"Expected a model folder, but {folder} has no {CARD}. Export it again.") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise RunError(f"Expected JSON in {path}, but it cannot be read ({error}). Copy the folder again.") from error
-    if not isinstance(data, dict):
-        raise RunError(f"Expected a JSON object in {path}, but got {type(data).__name__}. Copy the folder again.")
     version = data.get("format_version")
     if type(version) is not int or not 0 < version <= FORMAT_VERSION:
         raise RunError(

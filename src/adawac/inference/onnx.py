@@ -41,7 +41,7 @@ def export_onnx(trained: Trained, path: Path) -> tuple[tuple[str, ...], str, flo
         raise MissingDependencyError(
             f"Expected torch 2.7 or newer to write {path}, but got {torch.__version__}, whose ONNX files take batches "
             "of one size only. Run: pip install 'torch>=2.7' 'torchvision>=0.22', or export a model folder instead: "
-            "--out FOLDER."
+            "`out='FOLDER'`."
         )
     for name in ("onnx", "onnxscript", "onnxruntime"):
         library(name, "adawac[export]")
@@ -57,7 +57,7 @@ def export_onnx(trained: Trained, path: Path) -> tuple[tuple[str, ...], str, flo
         except _FailedError as error:
             raise RunError(
                 f"Expected a network that can be written as ONNX, but {trained.model.name!r} cannot ({error}). Export "
-                "a model folder instead: --out FOLDER."
+                "a model folder instead: `out='FOLDER'`."
             ) from error
     return sides, reason, difference
 
@@ -99,7 +99,7 @@ def _attempt(
     if not difference <= TOLERANCE:
         raise RunError(
             f"Expected ONNX to give torch's logits within {TOLERANCE:g}, but they differ by {difference:.2g}. Export a "
-            "model folder instead: --out FOLDER."
+            "model folder instead: `out='FOLDER'`."
         )
     return tuple(_SIDES[side] for side in free), "", difference
 

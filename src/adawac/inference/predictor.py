@@ -7,11 +7,13 @@ come back a batch later.
 """
 
 import functools
+import itertools
 import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import combinations
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from adawac.data.resample import Ragged, warp
+from adawac.data.tiles import Tiling
 from adawac.errors import ConfigError, RunError
 from adawac.inference.trained_network import Resize, Trained
 
@@ -28,16 +31,19 @@ log = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
 Shares = npt.NDArray[np.uint16]
 Precision = Literal["fp32", "bf16"]
+PixelLogits = Callable[[Array], npt.NDArray[np.float32]]
+"""From flat pixels (n,) of a slice, on its own grid, to their logits (n, K)."""
 
 #: Probability 1 as it is stored: NIfTI knows no half-precision numbers, but 16-bit integers with a factor.
 FULL = 65535
+_TINY = torch.finfo(torch.float32).tiny
 _FLIPS: tuple[tuple[int, ...], ...] = ((), (2,), (3,), (2, 3))
 # Slices of 224×224 at a time, fewer of larger ones: a GPU wants large batches; a processor's cache wants small ones.
-_BATCH = {"cuda": 128, "cpu": 16}
+_BATCH = {"cuda": 128, "cpu": 2}
 
 
 def find_device(name: torch.device | str) -> torch.device:
-    """Return the device of this name; `auto` is a GPU where there is one."""
+    """Return the device of this name; `auto` is a GPU of CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -46,17 +52,22 @@ def find_device(name: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
             f"Expected a device that torch can use, but got {str(name)!r} ({str(error).splitlines()[0]}). "
-            "Use auto, cpu, cuda or cuda:1."
+            "Use auto, cpu, cuda, cuda:1 or mps."
         ) from error
     return device
 
 
+def default_batch(kind: str, image_size: Sequence[int]) -> int:
+    """Return how many slices of this size a device of a kind (`cpu`, `cuda`) takes at a time."""
+    return min(max(1, _BATCH.get(kind, 16) * 224 * 224 // math.prod(image_size)), 512)
+
+
 def check_agreement(members: Sequence[Trained]) -> None:
     """Raise a `ConfigError` unless networks can vote on one scan: same input, same classes."""
-    first = members[0]
-    for other in members[1:]:
-        for name in ("class_names", "label_values", "channels", "preprocessing", "image_size", "resize"):
-            if getattr(first, name) != getattr(other, name):
+    for first, other in combinations(members, 2):
+        for name in ("class_names", "label_values", "channels", "preprocessing", "orientation", "image_size", "resize"):
+            unknown = name == "orientation" and None in (first.orientation, other.orientation)
+            if getattr(first, name) != getattr(other, name) and not unknown:
                 raise ConfigError(
                     f"Expected networks with one {name.replace('_', ' ')} for an ensemble, but {first.source} has "
                     f"{getattr(first, name)} and {other.source} {getattr(other, name)}. Leave one of them out."
@@ -85,20 +96,40 @@ class Ensemble(nn.Module):
         assert isinstance(total, Tensor)  # there is a network
         return total / (len(self.networks) * len(self.flips))
 
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """Return what `forward` gave as probabilities."""
-        return scores.float().softmax(1) if len(self.networks) == len(self.flips) == 1 else scores
+    def logits(self, scores: Tensor) -> Tensor:
+        """Return what `forward` gave in a form whose softmax are the probabilities."""
+        return scores.float() if len(self.networks) == len(self.flips) == 1 else scores.clamp_min(_TINY).log()
+
+    def probabilities(self, scores: Tensor, temperature: float = 1.0) -> Tensor:
+        """Return what `forward` gave as probabilities; a temperature changes no pixel's most probable class."""
+        if temperature != 1.0 or len(self.networks) == len(self.flips) == 1:
+            return (self.logits(scores) / temperature).softmax(1)
+        return scores
 
 
 def _finest(logits: Tensor | Sequence[Tensor]) -> Tensor:
     return logits if isinstance(logits, Tensor) else logits[0]
 
 
+class Answer(NamedTuple):
+    """What networks say of a stack of slices, on its own grid.
+
+    Attributes:
+        labels: (P, H, W) classes.
+        shares: (P, K, H, W) probabilities in parts of `FULL`; None where they were not asked for.
+        logits: One function for each slice; none where they were not asked for.
+    """
+
+    labels: Array
+    shares: Shares | None
+    logits: list[PixelLogits]
+
+
 class Predictor:
     """Finds the class of every pixel of slices, with one network or the mean of several.
 
-    - Networks compute in float32, on a GPU without TF32's rounding. `bf16` is autocast to bfloat16, on a GPU with
-      channels-last weights.
+    - Networks compute in float32, on a GPU without TF32's rounding; `bf16` is autocast to bfloat16. On the CPU, and on
+      a GPU with `bf16`, their weights become channels-last.
     - If a batch does not fit into the device's memory, it is computed in halves, and later batches are as small.
     - NaN or infinity in what the networks give is a `RunError`.
 
@@ -113,6 +144,7 @@ class Predictor:
             computes as the training does.
         tta: Average the probabilities over flipped images, too.
         batch_size: Slices at a time; by default what suits the device.
+        temperature: Divides the logits of the probabilities; labels do not depend on it.
     """
 
     def __init__(
@@ -127,22 +159,22 @@ class Predictor:
         autocast: Callable[[], AbstractContextManager[Any]] | None = None,
         tta: bool = False,
         batch_size: int | None = None,
+        temperature: float = 1.0,
     ):
+        self.temperature = temperature
         if precision not in get_args(Precision):
             raise ConfigError(f"Expected a precision of fp32 or bf16, but got {precision!r}. Give one of them.")
         if batch_size is not None and batch_size < 1:  # slices that are never used up would be packed forever
             raise ConfigError(f"Expected one slice or more at a time, but got batch_size={batch_size}. Raise it.")
         self.device, self.image_size, self.resize, self.name = find_device(device), image_size, resize, name
         self.ensemble = Ensemble(networks, tta).eval()
-        self.batch_size = batch_size or min(
-            max(1, _BATCH.get(self.device.type, 16) * 224 * 224 // math.prod(image_size)), 512
-        )
+        self.batch_size = batch_size or default_batch(self.device.type, image_size)
         half = functools.partial(torch.autocast, self.device.type, torch.bfloat16)
         self._context = autocast or (half if precision == "bf16" else self._float32)
         if autocast is None:
             self.ensemble.to(self.device)
-            if precision == "bf16" and self.device.type == "cuda":
-                self.ensemble.to(memory_format=torch.channels_last)  # what the tensor cores want
+            if self.device.type == "cpu" or (precision == "bf16" and self.device.type == "cuda"):
+                self.ensemble.to(memory_format=torch.channels_last)  # what oneDNN and the tensor cores want
 
     @classmethod
     def of(cls, members: Sequence[Trained], **options: Any) -> "Predictor":
@@ -154,28 +186,66 @@ class Predictor:
 
     def predict(self, stacks: Iterable[Array]) -> Iterator[Array]:
         """Yield the label map (P, H, W) of each stack of slices (P, C, H, W), in their order and on their own grid."""
-        return (labels for labels, _ in self.run(stacks))
+        return (answer.labels for answer in self.run(stacks))
 
-    @torch.inference_mode()
-    def run(self, stacks: Iterable[Array], probabilities: bool = False) -> Iterator[tuple[Array, Shares | None]]:
-        """Yield the label map of each stack, and its probabilities (P, K, H, W) in parts of `FULL` if they are wanted.
+    def run(self, stacks: Iterable[Array], *, probabilities: bool = False, logits: bool = False) -> Iterator[Answer]:
+        """Yield the label map of each stack, and its probabilities and logits if they are wanted.
 
         Stacks are read no earlier than a batch needs them, and label maps leave as soon as they are whole.
         Probabilities come to the slices' grid as classes do, by nearest neighbour: at every pixel the class is the most
-        probable one.
+        probable one. Logits stay on the device, as large as the network gives them, until somebody asks for pixels.
         """
+        return self._run(stacks, self.temperature if probabilities else None, logits)
+
+    @torch.inference_mode()
+    def _run(self, stacks: Iterable[Array], temperature: float | None, logits: bool = False) -> Iterator[Answer]:
+        """Yield what `run` does, with probabilities at this temperature; without any for None."""
         ahead = 1 if self.device.type == "cuda" else 0  # batches that are under way while the next one is packed
         under_way: deque[_Pending] = deque()
-        parts: list[tuple[Array, Shares | None]] = []
+        parts: list[Answer] = []
         for pieces in self._batches(stacks):
             try:
-                under_way.append(self._start(pieces, probabilities))
+                under_way.append(self._start(pieces, temperature, logits))
             except torch.OutOfMemoryError as error:
                 raise self._too_large(sum(len(piece.slices) for piece in pieces)) from error
             while len(under_way) > ahead:
                 yield from self._finish(under_way.popleft(), parts)
         for batch in under_way:
             yield from self._finish(batch, parts)
+
+    def blend(self, tiles: Iterable[Array], tiling: Tiling) -> Iterator[Array]:
+        """Yield the label maps of pictures in bands (rows, W), top down, of their tiles (C, h, w) in order.
+
+        Where tiles overlap, the mean of their probabilities decides. No more than a row of tiles is held. A picture of
+        one tile has the label map that `predict` gives.
+        """
+        stacks = (tile[None] for tile in tiles)
+        if len(tiling) == 1:
+            yield from (labels[0] for labels in self.predict(stacks))
+            return
+        for band in self._blended(stacks, tiling):
+            yield _classes(band)
+
+    def blend_shares(self, tiles: Iterable[Array], tiling: Tiling) -> Iterator[tuple[Array, Shares]]:
+        """Yield what `blend` does, and the probabilities of each band, (K, rows, W) in parts of `FULL`."""
+        stacks = (tile[None] for tile in tiles)
+        if len(tiling) == 1:
+            for labels, shares, _ in self.run(stacks, probabilities=True):
+                assert shares is not None  # they were asked for
+                yield labels[0], shares[0]
+            return
+        for band in self._blended(stacks, tiling):
+            logits = torch.from_numpy(band / FULL).clamp_min(_TINY).log() / self.temperature
+            yield _classes(band), (logits.softmax(0) * FULL).round().int().numpy().astype(np.uint16)
+
+    def _blended(self, stacks: Iterable[Array], tiling: Tiling) -> Iterator[Array]:
+        """Yield bands (K, rows, W) of the mean probabilities.
+
+        Not calibrated: a temperature would weigh the tiles differently, and change classes where they overlap.
+        """
+        shares = (share[0] for _, share, _ in self._run(stacks, temperature=1.0) if share is not None)
+        for first in shares:
+            yield from tiling.blend(itertools.chain([first], shares))
 
     @torch.inference_mode()
     def scores(self, images: Tensor) -> Tensor:
@@ -202,20 +272,20 @@ class Predictor:
         if batch:
             yield batch
 
-    def _start(self, pieces: list["_Piece"], probabilities: bool) -> "_Pending":
+    def _start(self, pieces: list["_Piece"], temperature: float | None, logits: bool) -> "_Pending":
         """Compute a batch; on a GPU, begin to."""
-        images = _images([piece.slices for piece in pieces], self.image_size, self.device, self.resize)
+        images = network_input([piece.slices for piece in pieces], self.image_size, self.device, self.resize)
         scores = self._compute(images)
         classes = scores.argmax(1).to(torch.uint8 if scores.shape[1] <= 256 else torch.int32)
         finite = torch.isfinite(scores).all().to(classes.dtype).view(1)  # comes along: asking for it would wait
         shares = None
-        if probabilities:
-            shares = (self.ensemble.probabilities(scores) * FULL).round().int().cpu().numpy().astype(np.uint16)
-        return _Pending(pieces, _fetch(torch.cat([*_native(classes, pieces, self.resize), finite])), shares)
+        if temperature is not None:
+            probabilities = self.ensemble.probabilities(scores, temperature)
+            shares = (probabilities * FULL).round().int().cpu().numpy().astype(np.uint16)
+        labels = _fetch(torch.cat([*_native(classes, pieces, self.resize), finite]))
+        return _Pending(pieces, labels, shares, self.ensemble.logits(scores) if logits else None)
 
-    def _finish(
-        self, batch: "_Pending", parts: list[tuple[Array, Shares | None]]
-    ) -> Iterator[tuple[Array, Shares | None]]:
+    def _finish(self, batch: "_Pending", parts: list[Answer]) -> Iterator[Answer]:
         """Yield the stacks that are whole now; `parts` keeps those of the one that is not."""
         labels = batch.labels()
         self._check_finite(bool(labels[-1]))
@@ -223,17 +293,28 @@ class Predictor:
         for piece in batch.pieces:
             count, plane = len(piece.slices), piece.slices.shape[2:]
             stop = pixel + count * math.prod(plane)
-            shares = (
-                None if batch.shares is None else _native_shares(batch.shares[row : row + count], plane, self.resize)
-            )
-            parts.append((labels[pixel:stop].reshape(count, *plane), shares))
+            of_piece = slice(row, row + count)
+            shares = None if batch.shares is None else _native_shares(batch.shares[of_piece], plane, self.resize)
+            logits = [] if batch.logits is None else self._at_pixels(batch.logits[of_piece], plane)
+            parts.append(Answer(labels[pixel:stop].reshape(count, *plane), shares, logits))
             pixel, row = stop, row + count
             if piece.last:
-                yield (
-                    np.concatenate([part for part, _ in parts]),
-                    None if shares is None else np.concatenate([part for _, part in parts if part is not None]),
+                yield Answer(
+                    np.concatenate([part.labels for part in parts]),
+                    None
+                    if shares is None
+                    else np.concatenate([part.shares for part in parts if part.shares is not None]),
+                    [function for part in parts for function in part.logits],
                 )
                 parts.clear()
+
+    def _at_pixels(self, logits: Tensor, plane: Sequence[int]) -> list[PixelLogits]:
+        """Return for each slice of a piece the function from its pixels to their logits."""
+        rows, columns = (
+            nearest_rows(old, new, self.resize, logits.device).sub(1).clamp_min(0)
+            for old, new in zip(self.image_size, plane, strict=True)
+        )
+        return [functools.partial(_at_pixels, of_slice, rows, columns) for of_slice in logits]
 
     def _compute(self, images: Tensor) -> Tensor:
         parts, start = [], 0
@@ -251,7 +332,7 @@ class Predictor:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _too_large(self, slices: int) -> RunError:
-        advice = "Lower --batch-size." if slices > 1 else "Use another device, or --device cpu."
+        advice = "Lower `batch_size`." if slices > 1 else "Use another device, or `device='cpu'`."
         return RunError(
             f"Expected a batch of {slices} to fit into the memory of {self.device}, but it did not. {advice}"
         )
@@ -285,11 +366,12 @@ class _Piece(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """A batch under way: `labels` waits for those of all pieces, end to end; shares are of the network's size."""
+    """A batch under way: `labels` waits for those of all pieces, end to end; the others are of the network's size."""
 
     pieces: list[_Piece]
     labels: Callable[[], Array]
     shares: Shares | None
+    logits: Tensor | None
 
 
 def _fetch(labels: Tensor) -> Callable[[], Array]:
@@ -308,10 +390,23 @@ def _fetch(labels: Tensor) -> Callable[[], Array]:
     return wait
 
 
+def _classes(probabilities: Array) -> Array:
+    classes: Array = probabilities.argmax(0).astype(np.uint8 if len(probabilities) <= 256 else np.int32)
+    return classes
+
+
 # -- to the network's input and back ----------------------------------------------------------------------------------
 
 
-def _images(stacks: list[Array], size: Sequence[int], device: torch.device, resize: Resize) -> Tensor:
+def _at_pixels(logits: Tensor, rows: Tensor, columns: Tensor, pixels: Array) -> npt.NDArray[np.float32]:
+    chosen = torch.from_numpy(pixels).to(logits.device)
+    found: npt.NDArray[np.float32] = (
+        logits[:, rows[chosen // len(columns)], columns[chosen % len(columns)]].T.cpu().numpy()
+    )
+    return found
+
+
+def network_input(stacks: list[Array], size: Sequence[int], device: torch.device, resize: Resize) -> Tensor:
     """Return all slices as the network's input, (B, C, *size)."""
     if resize == "released":
         from adawac.data.released import cubic_zoom
@@ -324,7 +419,7 @@ def _images(stacks: list[Array], size: Sequence[int], device: torch.device, resi
 
 
 def _packed(stacks: list[Array], pinned: bool) -> Ragged:
-    """Lay slices end to end: one copy, out of the memory map and into pinned memory for a GPU."""
+    """Lay slices end to end: one copy, into pinned memory for a GPU."""
     values = torch.empty(sum(stack.size for stack in stacks), pin_memory=pinned)
     np.concatenate([stack.reshape(-1) for stack in stacks], out=values.numpy())
     shapes = np.concatenate([np.tile(stack.shape[2:], (len(stack), 1)) for stack in stacks])
@@ -363,7 +458,7 @@ def _native_shares(shares: Shares, plane: Sequence[int], resize: Resize) -> Shar
 
 @functools.lru_cache(maxsize=512)
 def nearest_rows(old: int, new: int, resize: Resize, device: torch.device) -> Tensor:
-    """Return which of the old rows, counted from 1, each new row shows; 0 is none.
+    """Return the number of the old row, from 1, that each new row shows; 0 where it shows none.
 
     The resize itself says so: it moves the rows' numbers.
     """

@@ -15,22 +15,10 @@ from adawac.config import ModelConfig
 from adawac.data.task import HasTask, Task
 from adawac.errors import RunError
 from adawac.models import MODELS, build
+from adawac.models.networks import MONAI_DEFAULTS
 
 Resize = Literal["bilinear", "cubic", "released"]
 
-# MONAI offers more; some of that downloads, or reads files, when it is built.
-_MONAI = (
-    "AttentionUnet",
-    "BasicUNet",
-    "DynUNet",
-    "FlexibleUNet",
-    "MedNeXt",
-    "SegResNet",
-    "SegResNetDS",
-    "SwinUNETR",
-    "UNETR",
-    "UNet",
-)
 _FETCHES = re.compile(r"pretrain|download|hub|weights|cfg", re.IGNORECASE)
 _OPENS = re.compile(r"checkpoint|file|path|url|cache|dir", re.IGNORECASE)
 _PLAIN = re.compile(r"[\w.+-]{0,60}")  # a name; neither a path nor an address nor module:attribute
@@ -41,7 +29,7 @@ def check_harmless(model: ModelConfig, where: str) -> None:
     if reason := why_to_ask(model):
         raise RunError(
             f"Expected a network that adawac knows, with plain options, but {where} names {reason}. Nothing of it was "
-            "imported. If you trust those who made it, allow it: --trust-code, or trust_code=True."
+            "imported. If you trust those who made it, allow it: `trust_code=True`."
         )
 
 
@@ -57,8 +45,8 @@ def _name_reason(name: str) -> str | None:
         return f"{name!r}, a network of another package" if foreign else None
     if family in ("smp", "timm") and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", rest):
         return None
-    if family == "monai":
-        return None if rest in _MONAI else f"{name!r}, which is not one of {', '.join(_MONAI)}"
+    if family == "monai":  # it offers more; some of that downloads, or reads files, when it is built
+        return None if rest in MONAI_DEFAULTS else f"{name!r}, which is not one of {', '.join(MONAI_DEFAULTS)}"
     return f"{name!r}, which would be imported and run"
 
 
@@ -90,10 +78,13 @@ class Trained(HasTask):
         model: How it is built.
         faithful: Whether it is a TransUNet that keeps the original's border; None for other networks.
         image_size: Size of its input.
-        resize: How slices are resized to it, as in training.
+        resize: How slices are resized to it, as in training; `released` is SciPy's spline.
         task: What it was trained on: data set, classes, channels, label values, preprocessing; also its attributes.
         source: The folder that it came from.
         checkpoint: Which weights of that folder.
+        temperature: What its logits are divided by for probabilities, as its model folder says; None where that says
+            nothing. (That of a run is in its calibration.)
+        temperature_tta: Whether that was fitted to probabilities that are averaged over flipped images.
     """
 
     network: nn.Module
@@ -104,6 +95,8 @@ class Trained(HasTask):
     task: Task
     source: Path
     checkpoint: str
+    temperature: float | None = None
+    temperature_tta: bool = False
 
 
 def build_network(

@@ -1,19 +1,21 @@
 """An open scan: its grid, and its intensities in blocks of slices, so that no long CT lies in memory as a whole."""
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
+from rich.filesize import decimal
 
-from adawac.data.preprocessing import Affine, Floats, PreparedGrid, Preprocessing
-from adawac.data.sources.dicom_series import LPS_TO_RAS, load_pydicom, read_series
-from adawac.data.sources.scan_files import check_same_grid
-from adawac.errors import AdawacError, DataError
+from adawac.data.preprocessing import Affine, Floats, PreparedGrid, Preprocessing, find_orientation
+from adawac.data.sources.dicom_series import LPS_TO_RAS, load_pydicom, read_header, read_series
+from adawac.data.sources.scan_files import check_affine, check_rest, check_same_grid, open_nifti
+from adawac.errors import AdawacError, DataError, reading
 from adawac.inference.scan_search import Scan
 
 #: As many voxels are held at a time: 32 slices of 512 × 512.
@@ -31,6 +33,7 @@ class Volume:
         header: The NIfTI header that its geometry is copied from; None for DICOM.
         blocks: Reads it: all slices of channel 0 along the third axis, (b, X, Y) at a time, then those of channel 1, ….
         files: Its files; a DICOM series' in the order of its slices.
+        modality: `CT`, `MR` or another one; None where the format does not say it.
     """
 
     shape: tuple[int, int, int]
@@ -39,11 +42,25 @@ class Volume:
     header: Any
     blocks: Callable[[], Iterator[Floats]]
     files: tuple[Path, ...]
+    modality: str | None = None
 
     @property
     def spacing(self) -> tuple[float, ...]:
         """Voxel size along each axis, in mm."""
         return tuple(float(size) for size in np.linalg.norm(self.affine[:3, :3], axis=0))
+
+    @property
+    def axes(self) -> str:
+        """Where its axes point at a guess, such as "RAS"."""
+        from nibabel.orientations import aff2axcodes
+
+        return "".join(aff2axcodes(self.affine))
+
+    @property
+    def orientation(self) -> str | None:
+        """The same; None where the axes point in between, or where the header does not say it."""
+        unsaid = self.header is not None and not (self.header["qform_code"] or self.header["sform_code"])
+        return None if unsaid else find_orientation(self.affine)
 
 
 def open_scan(scan: Scan, channels: Sequence[str]) -> Volume:
@@ -55,7 +72,7 @@ def open_scan(scan: Scan, channels: Sequence[str]) -> Volume:
         raise DataError(
             f"Expected {len(channels)} channels ({', '.join(channels)}), but got {volume.channels}. Give a 4D file "
             "with the channels last, or files CASE_0000.nii.gz, CASE_0001.nii.gz, … in the order of the channels, or a "
-            'pattern for each of them (--images "*/t1.nii.gz" --images "*/t2.nii.gz").'
+            'pattern for each of them in `images`, such as "*/t1.nii.gz" and "*/t2.nii.gz".'
         )
     if 0 in volume.shape:
         raise DataError(f"Expected a scan with voxels, but got shape {volume.shape}. Export it again.")
@@ -92,6 +109,9 @@ def _open_nifti(scan: Scan, channels: Sequence[str]) -> Volume:
         for image, channel in sources:
             for start, stop in _ranges(shape[2], shape[0] * shape[1]):
                 yield _read_nifti(image, channel, start, stop)
+        with reading(_unreadable):
+            for image in images:
+                check_rest(image)
 
     return Volume(
         shape=shape,
@@ -105,40 +125,31 @@ def _open_nifti(scan: Scan, channels: Sequence[str]) -> Volume:
 
 def _load_nifti(path: Path) -> Any:
     import nibabel as nib
-    from nibabel.filebasedimages import ImageFileError
-    from nibabel.spatialimages import HeaderDataError
 
-    try:
-        # Kept open, so that a compressed file is decompressed once, from front to back.
-        image: Any = nib.load(path, keep_file_open=True)
+    if path.is_file() and not os.access(path, os.R_OK):
+        raise DataError("Expected a NIfTI file, but it may not be read. Change its permissions.")
+    with reading(_unreadable):
+        image = open_nifti(path)
         affine = np.asarray(image.affine, dtype=np.float64)
         kind = image.get_data_dtype()
-    except (OSError, EOFError, ValueError, ImageFileError, HeaderDataError) as error:
-        if path.is_file() and not os.access(path, os.R_OK):
-            raise DataError("Expected a NIfTI file, but it may not be read. Change its permissions.") from error
-        raise _unreadable(error) from error
     if not isinstance(image, nib.Nifti1Image | nib.Nifti2Image):
         raise DataError(f"Expected a NIfTI file, but got {type(image).__name__}. Convert it to .nii.gz.")
     if image.header.get_intent()[0] == "label":
         raise DataError("Expected a scan, but its header says that it is a label map. Leave it out.")
     if kind.kind not in "iuf":
         raise DataError(f"Expected numbers, but got voxels of type {kind}. Export it as a grey-value image.")
-    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
-        raise DataError(f"Expected an invertible affine, but got {affine.tolist()}. Fix its header.")
+    check_affine(affine, "")
     return image
 
 
 def _read_nifti(image: Any, channel: int | None, start: int, stop: int) -> Floats:
     part = (slice(None), slice(None), slice(start, stop), *(() if channel is None else (channel,)))
-    try:
+    with reading(_unreadable):
         block = np.asarray(image.dataobj[part])
-    except Exception as error:  # truncated or damaged: gzip, zlib, nibabel and NumPy each have errors of their own
-        raise _unreadable(error) from error
     return np.ascontiguousarray(block.transpose(2, 0, 1), dtype=np.float32)
 
 
-def _unreadable(error: Exception) -> DataError:
-    reason = " ".join(str(error).split()) or type(error).__name__
+def _unreadable(reason: str) -> DataError:
     return DataError(
         f"Expected a NIfTI file, but it cannot be read ({reason}). It may be truncated: copy or download it again."
     )
@@ -148,48 +159,38 @@ def _unreadable(error: Exception) -> DataError:
 
 
 def _open_series(scan: Scan) -> Volume:
-    header = load_pydicom().dcmread(scan.files[0], stop_before_pixels=True)
-    if len(scan.files) == 1 and int(header.get("NumberOfFrames", 1)) > 1:
-        return _open_multi_frame(scan)
-    files, positions = _sorted_files(scan.files)
-    first, affine = read_series(files[:2])
-    if len(files) > 1:
-        affine[:3, 2] = LPS_TO_RAS[:3, :3] @ (positions[-1] - positions[0]) / (len(files) - 1)
-    shape = (int(first.shape[0]), int(first.shape[1]), len(files))
-    return Volume(
-        shape=shape,
-        affine=affine,
-        channels=1,
-        header=None,
-        blocks=lambda: _series_blocks(files, affine, shape),
-        files=files,
-    )
-
-
-def _open_multi_frame(scan: Scan) -> Volume:
-    """Open an enhanced CT or MR object: one file, which is decoded as a whole."""
-    image, affine = read_series(scan.files)
-    return Volume(
-        shape=(int(image.shape[0]), int(image.shape[1]), int(image.shape[2])),
-        affine=affine,
-        channels=1,
-        header=None,
-        blocks=lambda: iter([np.ascontiguousarray(image.transpose(2, 0, 1))]),
-        files=scan.files,
-    )
+    header = read_header(scan.files[0], ["SeriesInstanceUID", "NumberOfFrames", "Modality"], scan.files[0])
+    blocks: Callable[[], Iterator[Floats]]
+    shape: Any
+    files: tuple[Path, ...] = scan.files
+    in_one_file = len(files) == 1 and int(header.get("NumberOfFrames", 1)) > 1
+    if in_one_file:  # an enhanced CT or MR object, which is decoded as a whole
+        image, affine = read_series(files)
+        shape = image.shape
+        blocks = partial(iter, [np.ascontiguousarray(image.transpose(2, 0, 1))])
+    else:
+        files, positions = _sorted_files(files)
+        first, affine = read_series(files[:2])
+        if len(files) > 1:
+            affine[:3, 2] = LPS_TO_RAS[:3, :3] @ (positions[-1] - positions[0]) / (len(files) - 1)
+        shape = (*first.shape[:2], len(files))
+        blocks = partial(_series_blocks, files, affine, shape)
+    modality = header.get("Modality") or None
+    return Volume(shape=shape, affine=affine, channels=1, header=None, blocks=blocks, files=files, modality=modality)
 
 
 def _sorted_files(paths: Sequence[Path]) -> tuple[tuple[Path, ...], Affine]:
     """Return the slices' files along the normal of the slices, and where each slice is."""
     tags = ["ImageOrientationPatient", "ImagePositionPatient"]
-    try:
+    where = paths[0] if len(paths) == 1 else paths[0].parent
+    with reading(
+        lambda reason: DataError(
+            f"Expected slices with a position in space, but {where} has none ({reason}). Export it again."
+        )
+    ):
         headers = [load_pydicom().dcmread(path, stop_before_pixels=True, specific_tags=tags) for path in paths]
         cosines = np.array(headers[0].ImageOrientationPatient, dtype=np.float64).reshape(2, 3)
         positions = np.array([header.ImagePositionPatient for header in headers], dtype=np.float64)
-    except (OSError, EOFError, ValueError, AttributeError, TypeError) as error:
-        raise DataError(
-            f"Expected slices with a position in space, but {paths[0].parent} has none ({error}). Export it again."
-        ) from error
     order = np.argsort(positions @ np.cross(*cosines), kind="stable")
     return tuple(paths[k] for k in order), positions[order]
 
@@ -247,9 +248,9 @@ class Spool:
             except OSError as error:
                 if isinstance(error, AdawacError):
                     raise
-                need = 4 * np.prod(self._shape, dtype=np.float64) / 2**30
+                need = decimal(4 * math.prod(self._shape))
                 raise DataError(
-                    f"Expected {need:.1f} GiB of disk for the scan while it is segmented, but got: {error.strerror}. "
+                    f"Expected {need} of disk for the scan while it is segmented, but got: {error.strerror}. "
                     "Make room where the label maps go."
                 ) from error
         self._file.flush()
@@ -276,9 +277,7 @@ class Spool:
     def __enter__(self) -> "Spool":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
 
@@ -304,6 +303,7 @@ class PreparedScan:
         shape: Voxels along each axis of the prepared volume.
         slices: How many slices it is cut into.
         plane: Height and width of a slice.
+        voxel_volume: Of a prepared voxel, in mm³.
     """
 
     def __init__(self, spool: Spool, preprocessing: Preprocessing):
@@ -317,6 +317,7 @@ class PreparedScan:
         self._scalings = [preprocessing.fit_scaling(_Channel(spool, number)) for number in range(volume.channels)]
         self.shape = self._grid.shape
         self.slices = self.shape[preprocessing.axis]
+        self.voxel_volume = math.prod(self._grid.spacing)
         self.plane = tuple(side for axis, side in enumerate(self.shape) if axis != preprocessing.axis)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
