@@ -146,7 +146,7 @@ def test_millimetres_and_voxels_are_not_compared(tmp_path):
         make_run(tmp_path / name, make_store(tmp_path / f"{name}-store", cases), size=(9, 9), method=method)
         for name, cases, method in (("kept", CASES, "baseline"), ("lost", lost, "adawac"))
     ]
-    with pytest.raises(ConfigError, match=r"kept are in mm and those of .*lost in voxel.*--spacing voxel"):
+    with pytest.raises(ConfigError, match=r"kept are in mm and those of .*lost in voxel.*`spacing='voxel'`"):
         evaluate(runs, workers=0, gallery=0)
     assert Run(tmp_path / "kept").evaluations == []
     assert {evaluation.unit for evaluation in evaluate(runs, spacing="voxel", workers=0, gallery=0)} == {"voxel"}

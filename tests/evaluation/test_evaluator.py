@@ -9,17 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from nibabel.orientations import apply_orientation, axcodes2ornt, ornt_transform
 
 import adawac
 from adawac.errors import ConfigError, DataError, RunError, UnknownNameError
 from adawac.evaluation import evaluate
 from adawac.evaluation.case_scores import Rules, score_case
-from adawac.evaluation.evaluation_record import SliceScores, plain
+from adawac.evaluation.evaluation_record import SliceScores
 from adawac.evaluation.scorers import Scorers, default_workers
 from adawac.evaluation.tables import to_tables
 from adawac.inference.predictor import Predictor
 from adawac.metrics import dice, score_volume
 from adawac.runs import Run, save_checkpoint
+from adawac.runs.layout import strict
 from tests.evaluation.drawn_cases import outcome_cases, random_cases, training_cases
 from tests.networks.lookup_network import DrawnCase, Lookup, make_run, make_store
 from tests.places import REPOSITORY
@@ -68,7 +70,7 @@ def test_golden_scores_of_every_rule(outcome_run, convention):
 def test_scores_in_the_run_are_those_returned(outcome_run):
     (evaluation,) = evaluate(str(outcome_run.folder), workers=0, gallery=0)
     kept = Run(outcome_run.folder).scores("test-strict-last")
-    assert len(kept) == 5 * 2 * (5 + 3 + 3)  # cases, classes, metrics and outcomes and slice metrics
+    assert len(kept) == 5 * 2 * (5 + 3 + 5 + 3)  # cases, classes, metrics and outcomes and counts and slice metrics
     for written, other in zip(kept, evaluation.scores, strict=True):
         assert written == other or (math.isnan(written.value) and math.isnan(other.value))
     assert {score.group for score in kept} == {"ill", "well"}
@@ -103,6 +105,9 @@ def test_all_metrics_are_those_of_score_volume(varied, varied_run):
         varied_run, metrics=[*names[:3], "surface-dice", names[4]], tolerance=2.0, workers=0, gallery=0
     )
     assert evaluation.metrics == names
+    mean = evaluation.summaries["dice"][-1].mean
+    assert f"{len(random_cases())} cases of {varied.dataset}, mean dice {mean:.3g}, mean hd95 " in repr(evaluation)
+    assert len(repr(evaluation)) < 200
     evaluation = {(score.case, score.label, score.metric): score.value for score in evaluation.scores}
     for case in random_cases():
         prediction = predicted(varied, case, (9, 9))
@@ -149,6 +154,44 @@ def test_label_sparse_and_label_dense_slices_are_scored_apart(outcome_run):
     assert kept["invented-a", 1, "sparse_area"] == 3.0
     assert kept["found", 1, "dense_dice"] == pytest.approx(0.8)
     assert math.isnan(kept["absent", 1, "dense_dice"])
+
+
+def test_empty_cases_raise_false_alarms_or_none(tmp_path):
+    drawn, empty = outcome_cases(), np.zeros((3, 8, 8), dtype=np.uint8)
+    alarm = np.where(np.arange(8) < 2, 1, empty).astype(np.uint8)
+    for name, prediction in {"clear": empty, "alarm": alarm}.items():
+        drawn[name] = DrawnCase(prediction=prediction, label=empty, patient=name, group="well")
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", drawn | training_cases()))
+    (evaluation,) = evaluate(run, workers=0, gallery=0)
+    organ, lesion, either = evaluation.to_dict()["detections"]
+    assert (organ["hits"], organ["misses"], organ["false_alarms"], organ["clear"]) == (1, 1, 3, 2)
+    assert (lesion["sensitivity"], lesion["specificity"]) == (1.0, 1.0)
+    assert (either["sensitivity"], either["false_alarms"], either["clear"]) == (1.0, 1, 1)
+    table = next(table for table in to_tables([evaluation]) if table.title.endswith(": detection by case"))
+    assert table.rows[0] == ("organ", "1 of 2 (50.0 %)", "3 of 5 (60.0 %)", "50.0", "40.0")
+    notes = to_tables([evaluation], full=False)[0].notes[1]
+    assert "Empty cases: false alarms in 1 of 2 (50.0 %); of the others, nothing found in 0 of 5 (0.0 %)." in notes
+
+
+def test_the_gallery_has_no_empty_cases_in_which_nothing_was_found(tmp_path):
+    drawn, empty = training_cases(), np.zeros((1, 8, 8), dtype=np.uint8)
+    spot = np.where(np.arange(8) < 2, 1, empty).astype(np.uint8)
+    kinds = {"clear": (empty, empty), "alarm": (spot, empty), "found": (spot, spot), "missed": (empty, spot)}
+    for name, (prediction, label) in kinds.items():
+        for number in range(4):
+            drawn[f"{name}{number}"] = DrawnCase(prediction=prediction, label=label, patient=f"{name}{number}")
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", drawn))
+    evaluate(run, workers=0)
+    shown = {sample.split("/")[2].rstrip("0123") for sample in run.gallery("test-last")}
+    assert shown == {"alarm", "found", "missed"}
+    assert len(run.gallery("test-last")) == 12
+
+
+def test_without_empty_cases_nothing_is_said_of_detection(outcome_run):
+    (evaluation,) = evaluate(outcome_run, workers=0, gallery=0)
+    assert not evaluation.has_empty_cases
+    assert not any("detection" in table.title for table in to_tables([evaluation]))
+    assert "Empty cases" not in to_tables([evaluation], full=False)[0].notes[1]
 
 
 def test_falsely_found_areas_are_in_square_millimetres(tmp_path):
@@ -239,6 +282,27 @@ def test_galleries(outcomes, outcome_run):
     assert {sample.rsplit("/", 3)[0] for sample in train} == {"drawn/t0", "drawn/t1"}
 
 
+@pytest.mark.parametrize(
+    ("axes", "upright"),
+    [("SPL", "SPL"), ("SLP", "SPL"), ("IRA", "IPL"), ("ALI", "AIL"), ("PSR", "PIL"), ("RAS", "RIP"), ("LIP", "LIP")],
+)
+def test_slices_of_a_gallery_stand_upright_with_the_patients_right_on_the_left(tmp_path, axes, upright):
+    label = np.random.default_rng(0).integers(0, 3, (2, 8, 6)).astype(np.uint8)
+    drawn = {"a": DrawnCase(prediction=2 - label, label=label, patient="a", axes=axes, spacing=(3.0, 1.0, 2.0))}
+    run = make_run(tmp_path / "run", make_store(tmp_path / "store", drawn | training_cases()), size=(8, 6))
+    evaluate(run, workers=0, gallery=4)
+    turn = ornt_transform(axcodes2ornt(axes), axcodes2ornt(upright))
+    assert turn[0].tolist() == [0, 1]  # slices keep their numbers
+    gallery = Run(tmp_path / "run").gallery("test-last")
+    for sample, shown in gallery.items():
+        expected = apply_orientation(label, turn)[int(sample.rsplit("/", 1)[1])]
+        np.testing.assert_array_equal(shown.label, expected)
+        np.testing.assert_array_equal(shown.prediction, 2 - expected)
+        np.testing.assert_array_equal(np.unique(shown.image, return_inverse=True)[1], shown.prediction)
+        assert shown.spacing == ((1.0, 2.0) if turn[1][0] == 1 else (2.0, 1.0))
+    assert gallery
+
+
 def test_the_worst_slice_is_in_the_gallery_and_falsely_found_ones_too(outcome_run):
     (evaluation,) = evaluate(outcome_run, workers=0, gallery=100)
     ids = set(Run(outcome_run.folder).gallery("test-last"))
@@ -271,7 +335,7 @@ def test_groups(outcome_run):
 
 
 def test_json_has_null_for_what_is_no_number():
-    assert plain({"a": (math.inf, -math.inf, math.nan, 1.5), "b": Path("c")}) == {
+    assert strict({"a": (math.inf, -math.inf, math.nan, 1.5), "b": Path("c")}) == {
         "a": [None, None, None, 1.5],
         "b": "c",
     }
@@ -291,7 +355,7 @@ def test_a_part_without_any_label_is_refused_with_the_others(tmp_path):
     blank = np.zeros((2, 8, 8), dtype=np.uint8)
     drawn = training_cases() | {"unknown": DrawnCase(prediction=blank, label=None, patient="u")}
     run = make_run(tmp_path / "run", make_store(tmp_path / "store", drawn))
-    with pytest.raises(DataError, match=r"none has a label.*\(--split-part train\); or train with --split stratified"):
+    with pytest.raises(DataError, match=r"none has a label.*\(`part`: train\); or train with --split stratified"):
         evaluate(run, workers=0, gallery=0)
 
 
@@ -385,31 +449,32 @@ def test_a_script_needs_no_guard_and_no_working_folder(outcome_run, tmp_path):
 def test_a_worker_that_dies_is_reported(outcomes):
     with Scorers(1) as scorers:
         os.kill(scorers._processes[0].pid, signal.SIGKILL)
-        future = scorers.submit(outcomes.path, "found", np.zeros((3, 8, 8), np.uint8), Rules())
-        with pytest.raises(RunError, match=r"fewer --workers"):
+        future = scorers.submit(score_case, outcomes.path, "found", np.zeros((3, 8, 8), np.uint8), Rules())
+        with pytest.raises(RunError, match=r"fewer `workers`"):
             future.result()
 
 
 def test_errors_in_a_worker_are_reported(outcomes):
     with Scorers(1) as scorers:
-        unknown = scorers.submit(outcomes.path, "nobody", np.zeros((3, 8, 8), np.uint8), Rules())
+        unknown = scorers.submit(score_case, outcomes.path, "nobody", np.zeros((3, 8, 8), np.uint8), Rules())
         with pytest.raises(DataError, match="'nobody'"):
             unknown.result()
-        no_numbers = scorers.submit(outcomes.path, "found", np.array([None]), Rules())
-        with pytest.raises(RuntimeError, match="in case found"):
-            no_numbers.result()
-        fine = scorers.submit(outcomes.path, "found", outcome_cases()["found"].prediction, Rules())
+        no_array = scorers.submit(score_case, outcomes.path, "found", None, Rules())
+        with pytest.raises(RuntimeError, match=r"in score_case of .*store, found"):
+            no_array.result()
+        fine = scorers.submit(score_case, outcomes.path, "found", outcome_cases()["found"].prediction, Rules())
         assert (
             fine.result().rows == score_case(outcomes.path, "found", outcome_cases()["found"].prediction, Rules()).rows
         )
 
 
 def test_more_cases_than_workers_can_take(outcomes):
-    """The main process helps; none is lost, none is mixed up, no file stays."""
+    """The main process helps; none is lost, none is mixed up."""
     cases = outcome_cases()
     with Scorers(2) as scorers:
-        asked = [(name, scorers.submit(outcomes.path, name, cases[name].prediction, Rules())) for name in ORDER * 6]
+        asked = [
+            (name, scorers.submit(score_case, outcomes.path, name, cases[name].prediction, Rules()))
+            for name in ORDER * 6
+        ]
         for name, future in asked:
             assert future.result().rows == score_case(outcomes.path, name, cases[name].prediction, Rules()).rows
-        assert list(Path(scorers._folder.name).iterdir()) == []
-    assert not Path(scorers._folder.name).exists()

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from adawac.errors import RunError
-from adawac.evaluation import bootstrap_interval, by_patient, paired_difference, summarise
+from adawac.evaluation import bootstrap_interval, by_patient, count_detections, paired_difference, summarise
 from adawac.runs import Score
 
 
@@ -147,3 +147,41 @@ def test_the_interval_draws_patients_with_all_their_cases(drawn):
 def test_an_unknown_metric_is_named():
     with pytest.raises(RunError, match="'dice'"):
         summarise(scores_of({("p", "c", 1): 1.0}), "dyce")
+
+
+def outcomes_of(truth, pred):
+    """Make the outcome scores of {case: classes in it} for classes 1 and 2."""
+    for case in truth:
+        for label in (1, 2):
+            pair = label in truth[case], label in pred[case]
+            happened = {(True, False): "missed", (False, True): "invented", (False, False): "absent"}.get(pair)
+            for metric in ("missed", "invented", "absent"):
+                value = float(metric == happened)
+                yield Score(patient=case, case=case, label=label, class_name=f"c{label}", metric=metric, value=value)
+
+
+def test_detections_count_cases_that_have_a_class_at_all():
+    truth = {"a": {1}, "b": {2}, "c": {1, 2}, "d": set(), "e": set(), "f": {1}}
+    pred = {"a": {1}, "b": {1}, "c": {2}, "d": {2}, "e": set(), "f": set()}
+    first, second, either = count_detections(outcomes_of(truth, pred))
+    assert (first.hits, first.misses, first.false_alarms, first.clear) == (1, 2, 1, 2)
+    assert (second.hits, second.misses, second.false_alarms, second.clear) == (1, 1, 1, 3)
+    # By presence alone: the wrong class in b is no miss for "any".
+    assert (either.hits, either.misses, either.false_alarms, either.clear) == (3, 1, 1, 1)
+    assert (either.label, either.class_name, either.sensitivity, either.specificity) == (None, "any", 0.75, 0.5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_detections_agree_with_a_count_of_drawn_masks(seed):
+    rng = np.random.default_rng(seed)
+    truth, pred = ({f"c{k}": {n for n in (1, 2) if rng.random() < 0.4} for k in range(50)} for _ in range(2))
+    for label, row in zip((1, 2), count_detections(outcomes_of(truth, pred)), strict=False):
+        has, found = (np.array([label in classes[case] for case in truth]) for classes in (truth, pred))
+        assert row.sensitivity == pytest.approx((has & found).sum() / has.sum())
+        assert row.specificity == pytest.approx((~has & ~found).sum() / (~has).sum())
+
+
+def test_detections_say_nothing_without_outcomes_or_without_empty_cases(drawn):
+    assert count_detections(scores_of(drawn)) == []
+    full = {"a": {1, 2}, "b": {1, 2}}
+    assert math.isnan(count_detections(outcomes_of(full, full))[-1].specificity)

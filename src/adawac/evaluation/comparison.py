@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from adawac.config.settings import ROUNDING, decisive
 from adawac.errors import ConfigError
-from adawac.evaluation.evaluation_record import Evaluation, plain
+from adawac.evaluation.evaluation_record import Evaluation, PredictionFolder
 from adawac.evaluation.statistics import Difference, by_patient, paired_difference
 from adawac.runs import Run
+from adawac.runs.layout import strict
 
 # A store may be anywhere, but a run on another data set, or on one preprocessed differently, is not another seed.
 _OF_STORE = ("dataset", "class_names", "channels", "preprocessing")
@@ -103,13 +104,16 @@ def _compare(configurations: Mapping[str, list[Evaluation]]) -> list[Comparison]
     (first, reference), *others = configurations.items()
     comparisons = []
     for second, seeds in others:
+        cases = set.intersection(*(set(evaluation.cases) for evaluation in (*reference, *seeds)))
         for metric, summaries in reference[0].summaries.items():
             if any(metric not in seed.metrics for seed in seeds):
                 continue
             known = {(summary.label, summary.class_name) for summary in seeds[0].summaries[metric]}
             for label, name in [(summary.label, summary.class_name) for summary in summaries]:
                 if (label, name) in known:
-                    difference = paired_difference(_patients(reference, metric, label), _patients(seeds, metric, label))
+                    difference = paired_difference(
+                        _patients(reference, metric, label, cases), _patients(seeds, metric, label, cases)
+                    )
                     names = {"first": first, "second": second, "metric": metric, "class_name": name}
                     comparisons.append(Comparison(**names, label=label, difference=difference))
     return comparisons
@@ -120,24 +124,20 @@ def to_dict(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     several = len(evaluations) > 1
     return {
         "evaluations": [evaluation.to_dict() for evaluation in evaluations],
-        "seeds": plain([asdict(seeds) for seeds in over_seeds(evaluations)]) if several else [],
-        "comparisons": plain([asdict(comparison) for comparison in compare(evaluations)]) if several else [],
+        "seeds": strict([asdict(seeds) for seeds in over_seeds(evaluations)]) if several else [],
+        "comparisons": strict([asdict(comparison) for comparison in compare(evaluations)]) if several else [],
     }
 
 
 def check_units(units: Mapping[str, str]) -> None:
-    """Refuse to compare distances in mm with distances in voxels.
-
-    Args:
-        units: The unit of each run's distances, by the run's folder.
-    """
+    """Refuse to compare distances in mm with distances in voxels; `units` has each run's, by the run's folder."""
     first, usual = next(iter(units.items()), ("", ""))
     for run, unit in units.items():
         if unit != usual:
             raise ConfigError(
                 f"Expected runs whose distances have one unit, but those of {first} are in {usual} and those of "
                 f"{run} in {unit}, probably because a store has lost its voxel size. Measure all in voxels "
-                "(--spacing voxel), or evaluate these runs one at a time."
+                "(`spacing='voxel'`), or evaluate these runs one at a time."
             )
 
 
@@ -163,9 +163,14 @@ def repeated_seeds(evaluations: Sequence[Evaluation]) -> list[str]:
     return [name for name, seeds in known_seeds(evaluations).items() if len(set(seeds)) < len(seeds)]
 
 
-def _patients(evaluations: Sequence[Evaluation], metric: str, label: int | None) -> dict[str, float]:
-    """Return each patient's mean over seeds; a patient must be in all of them."""
-    seeds = [by_patient(evaluation.scores, metric, label) for evaluation in evaluations]
+def _patients(
+    evaluations: Sequence[Evaluation], metric: str, label: int | None, cases: Collection[str]
+) -> dict[str, float]:
+    """Return each patient's mean over some cases and over seeds; a patient must be in all of them."""
+    seeds = [
+        by_patient([score for score in evaluation.scores if score.case in cases], metric, label)
+        for evaluation in evaluations
+    ]
     shared = [patient for patient in seeds[0] if all(patient in seed for seed in seeds)]
     return {patient: float(np.mean([seed[patient] for seed in seeds])) for patient in shared}
 
@@ -177,13 +182,13 @@ def _key(evaluation: Evaluation) -> str:
     return json.dumps([settings, trained_on, evaluation.dataset], sort_keys=True, default=str)
 
 
-def _precision(run: Run) -> str | None:
+def _precision(run: Run | PredictionFolder) -> str | None:
     """Return what a run computed in, where that is recorded: other loops may not do so."""
     hardware = run.settings.get("hardware")
     return hardware.get("precision") if isinstance(hardware, dict) else None
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _names(runs: Sequence[Run | PredictionFolder]) -> list[str]:
     """Return a name for each configuration: the method, and whatever differs; with the folder if need be."""
     facts = [{**run.summary, "dataset": run.data.get("dataset"), "precision": _precision(run)} for run in runs]
     keys = ("preset", "model", "subset", "dataset", "precision")

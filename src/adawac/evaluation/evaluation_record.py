@@ -15,10 +15,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adawac.evaluation.case_scores import DistanceUnit
-from adawac.evaluation.statistics import Summary, summarise
+from adawac.evaluation.case_scores import CaseResult, DistanceUnit, Rules, SliceCounts
+from adawac.evaluation.statistics import (
+    COUNTS,
+    OUTCOMES,
+    VOLUMES,
+    Detection,
+    Summary,
+    count_detections,
+    summarise,
+)
+from adawac.metrics import ClassScore
 from adawac.metrics.surfaces import Array
 from adawac.runs import Run, Score
+from adawac.runs.layout import strict
 
 CASE_METRICS = ("dice", "hd95", "assd", "surface_dice", "hd95_max_directed")
 """What is measured of a class in a case."""
@@ -27,6 +37,7 @@ DISTANCES = ("hd95", "assd", "hd95_max_directed")
 SLICE_METRICS = ("dense_dice", "sparse_found", "sparse_area")
 """Rows of a scores file about a case's slices; see `SliceSummary`."""
 
+_VOLUME_UNITS = {"mm": "ml", "voxel": "voxel"}
 _COLUMNS = ("id", "case", "sparse", "pred", "truth", "both", "area")
 
 
@@ -51,6 +62,9 @@ class SliceScores:
     both: Array
     area: npt.NDArray[np.float64]
     class_names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"SliceScores({len(self.id)} slices, {int(self.sparse.sum())} of them label-sparse)"
 
     @property
     def dice(self) -> npt.NDArray[np.float64]:
@@ -137,25 +151,46 @@ def join_slices(parts: Sequence[SliceScores]) -> SliceScores:
     return SliceScores(class_names=parts[0].class_names, **columns)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluation:
-    """The scores of a run.
+@dataclass(frozen=True, kw_only=True)
+class PredictionFolder:
+    """A folder of label maps, which stands where a run does: every folder is a configuration of its own.
 
     Attributes:
-        run: The run.
+        folder: The folder.
+        summary: The name that stands in tables, as the method.
+        settings, data: What tells it from others.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path, name: str) -> "PredictionFolder":
+        """Return a folder that tables call so."""
+        return cls(folder=folder, summary={"method": name}, settings={"predictions": str(folder)}, data={})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """The scores of a run, or of a folder of predictions.
+
+    Attributes:
+        run: The run or the folder.
         name: The name of the scores in the run's folder.
         dataset: The data set that it was evaluated on.
-        part: `test`, `val` or `train`.
-        checkpoint: Which weights.
+        part: `test`, `val` or `train`; empty for a folder.
+        checkpoint: Which weights; empty for a folder.
         convention: What empty masks score.
         unit: What distances are measured in.
         metrics: What summaries and tables show.
         scores: One for each case, class and metric, all of `CASE_METRICS`; also the outcomes (`missed`, …) and the
-            slice metrics (`dense_dice`, …).
+            counts and volumes of false voxels (`statistics.COUNTS`, `VOLUMES`) and the slice metrics (`dense_dice`, …).
         slices: What was found on each slice.
     """
 
-    run: Run
+    run: Run | PredictionFolder
     name: str
     dataset: str
     part: str
@@ -165,6 +200,10 @@ class Evaluation:
     metrics: tuple[str, ...]
     scores: list[Score]
     slices: SliceScores
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"mean {metric} {rows[-1].mean:.3g}" for metric, rows in self.summaries.items())
+        return f"Evaluation({self.label!r}, {self.name}: {self.num_cases} cases of {self.dataset}, {means})"
 
     @cached_property
     def summaries(self) -> dict[str, list[Summary]]:
@@ -185,15 +224,32 @@ class Evaluation:
         """Label-sparse and label-dense slices apart, for each class and for all."""
         return self.slices.summarise()
 
+    @cached_property
+    def detections(self) -> list[Detection]:
+        """In how many cases each class, and any of them, is seen at all."""
+        return count_detections(self.scores)
+
+    @property
+    def has_empty_cases(self) -> bool:
+        """Whether there are cases without any foreground: whether these raise false alarms is then a result."""
+        return bool(self.detections) and self.detections[-1].false_alarms + self.detections[-1].clear > 0
+
     @property
     def label(self) -> str:
-        """The run's folder, as a table names it."""
+        """The folder, as a table names it."""
+        if isinstance(self.run, PredictionFolder):
+            return str(self.run.summary["method"])
         return self.run.folder.name or str(self.run.folder)
+
+    @cached_property
+    def cases(self) -> tuple[str, ...]:
+        """The cases that were scored."""
+        return tuple(dict.fromkeys(score.case for score in self.scores))
 
     @property
     def num_cases(self) -> int:
         """How many cases were scored."""
-        return len({score.case for score in self.scores})
+        return len(self.cases)
 
     @property
     def num_patients(self) -> int:
@@ -203,7 +259,7 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers of all tables as plain values for JSON; null stands for what is not a number."""
         names = ("name", "dataset", "part", "checkpoint", "convention", "unit", "num_cases", "num_patients")
-        described: Any = plain(
+        described: dict[str, Any] = strict(
             {
                 "run": self.run.folder,
                 "summary": self.run.summary,
@@ -213,18 +269,92 @@ class Evaluation:
                     group: {metric: asdict(summary) for metric, summary in summaries.items()}
                     for group, summaries in self.groups.items()
                 },
+                "detections": [asdict(detection) for detection in self.detections],
                 "slices": [asdict(summary) for summary in self.slice_summaries],
             }
         )
-        return dict(described)
+        return described
 
 
-def plain(value: Any) -> Any:
-    """Return a value in JSON's types: paths become text, and numbers that are not finite None."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(entry) for entry in value]
-    if isinstance(value, Path):
-        return str(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+@dataclass(frozen=True, kw_only=True)
+class ScoredCase:
+    """Who a case is.
+
+    Attributes:
+        id, patient, group: As in `Score`.
+        samples: The ids of its slices.
+    """
+
+    id: str
+    patient: str
+    group: str
+    samples: Sequence[str] | Array
+
+
+def assemble(
+    results: Sequence[tuple[ScoredCase, CaseResult]],
+    *,
+    run: "Run | PredictionFolder",
+    name: str,
+    dataset: str,
+    part: str,
+    checkpoint: str,
+    epoch: int | None,
+    rules: Rules,
+    metrics: tuple[str, ...],
+    class_names: tuple[str, ...],
+) -> Evaluation:
+    """Return the evaluation of cases that were scored; there is at least one."""
+    slices = [slices_of(case, result, class_names) for case, result in results]
+    facts: dict[str, Any] = {"convention": rules.convention, "checkpoint": checkpoint, "split": part, "epoch": epoch}
+    scores = [
+        Score(
+            patient=case.patient,
+            case=case.id,
+            group=case.group,
+            label=row.label,
+            class_name=class_names[row.label],
+            metric=metric,
+            value=value,
+            unit=rules.unit if metric in DISTANCES else _VOLUME_UNITS[rules.unit] if metric in VOLUMES else "",
+            dataset=dataset,
+            **facts,
+        )
+        for (case, result), of_case in zip(results, slices, strict=True)
+        for row in result.rows
+        for metric, value in (_values_of(row, result) | of_case.values(row.label)).items()
+    ]
+    return Evaluation(
+        run=run,
+        name=name,
+        dataset=dataset,
+        part=part,
+        checkpoint=checkpoint,
+        convention=rules.convention,
+        unit=rules.unit,
+        metrics=metrics,
+        scores=scores,
+        slices=join_slices(slices),
+    )
+
+
+def slices_of(case: ScoredCase, counts: SliceCounts, class_names: tuple[str, ...]) -> SliceScores:
+    """Return what was found on the slices of one case."""
+    return SliceScores(
+        id=np.asarray(case.samples),
+        case=np.full(len(counts.sparse), case.id),
+        sparse=counts.sparse,
+        pred=counts.pred,
+        truth=counts.truth,
+        both=counts.both,
+        area=np.full(len(counts.sparse), counts.area),
+        class_names=class_names,
+    )
+
+
+def _values_of(row: ClassScore, result: CaseResult) -> dict[str, float]:
+    values = {name: float(getattr(row, name)) for name in CASE_METRICS}
+    values |= {name: float(row.outcome == name) for name in OUTCOMES}
+    wrong = row.pred_voxels - row.both_voxels, row.truth_voxels - row.both_voxels
+    values |= dict(zip(COUNTS, map(float, (row.both_voxels, *wrong)), strict=True))
+    return values | {name: count * result.volume for name, count in zip(VOLUMES, wrong, strict=True)}

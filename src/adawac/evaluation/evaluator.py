@@ -1,25 +1,23 @@
 """`evaluate`: predict the cases that runs were not trained on, and score the predictions."""
 
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from adawac.errors import ConfigError, RunError
-from adawac.evaluation.case_scores import CaseResult, DistanceUnit, pixel_size
+from adawac.evaluation.case_scores import CaseResult, DistanceUnit, score_case
 from adawac.evaluation.comparison import check_units
-from adawac.evaluation.evaluation_record import CASE_METRICS, DISTANCES, Evaluation, SliceScores, join_slices
-from adawac.evaluation.gallery import Galleries
+from adawac.evaluation.evaluation_record import Evaluation, assemble
+from adawac.evaluation.gallery import predict_slices, telling_slices, training_slices
 from adawac.evaluation.plan import Plan, checked_metrics, plan_run
-from adawac.evaluation.scorers import Scorers, default_workers
-from adawac.evaluation.statistics import OUTCOMES
+from adawac.evaluation.scorers import Scorers, default_workers, scoring_bar
 from adawac.files import explained
-from adawac.runs import Run, Score, Slice, write_gallery, write_scores
+from adawac.metrics.surfaces import Array
+from adawac.runs import Run, Slice, write_gallery, write_scores
 
 if TYPE_CHECKING:
     from adawac.inference.predictor import Precision, Predictor
@@ -70,18 +68,26 @@ def evaluate(
 
     Returns:
         One evaluation for each run, in their order.
+
+    Examples:
+        >>> import adawac
+        >>> [evaluation] = adawac.evaluate("runs/adawac", part="val", workers=0)
+        >>> evaluation.num_cases, evaluation.metrics
+        (1, ('dice', 'hd95'))
+        >>> adawac.Run("runs/adawac").evaluations
+        ['val-strict-last']
     """
-    folders = [runs] if isinstance(runs, Path | str | Run) else list(runs)
-    if not folders:
+    listed = [runs] if isinstance(runs, Path | str | Run) else list(runs)
+    if not listed:
         raise ConfigError("Expected run folders to evaluate, but got none. Give at least one.")
     for name, count, least in (("batch_size", batch_size, 1), ("workers", workers, 0), ("gallery", gallery, 0)):
         if count is not None and count < least:
-            raise ConfigError(f"Expected {name} to be {least} or more, but got {count}. Raise it, or leave it out.")
+            raise ConfigError(f"Expected `{name}` to be {least} or more, but got {count}. Raise it, or leave it out.")
     measured = checked_metrics(metrics)
     stores: dict[Path, Any] = {}
     plans = [
         plan_run(
-            folder if isinstance(folder, Run) else Run(folder),
+            run if isinstance(run, Run) else Run(run),
             stores=stores,
             data=None if data is None else Path(data),
             part=part,
@@ -91,14 +97,14 @@ def evaluate(
             tolerance=tolerance,
             tta=tta,
         )
-        for folder in folders
+        for run in listed
     ]
     _check_together(plans)
     count = sum(len(plan.cases) for plan in plans)
     usual = default_workers(sum(plan.voxels for plan in plans))
     processes = min(usual if workers is None else workers, count)
     # The processes start before torch is imported and a network is loaded: they are ready when the first case is.
-    with Scorers(processes) as scorers, _progress(count, progress) as advance:
+    with Scorers(processes) as scorers, scoring_bar(count, progress) as advance:
         from adawac.inference.predictor import Predictor, find_device
         from adawac.inference.trained import load_trained
 
@@ -108,7 +114,11 @@ def evaluate(
             predictor = Predictor.of([load_trained(plan.run, plan.checkpoint)], **options)
             results.append(_evaluate(plan, predictor, scorers, measured, gallery, advance))
     for (evaluation, galleries), plan in zip(results, plans, strict=True):
-        _write(plan, evaluation, galleries)
+        folder = plan.run.folder
+        with explained(RunError, f"scores into {folder}", "Make room, or check the folder's permissions."):
+            write_scores(folder, plan.name, evaluation.scores)
+            for name, slices in galleries.items():
+                write_gallery(folder, name, slices, checkpoint=plan.checkpoint, epoch=plan.epoch)
     return [evaluation for evaluation, _ in results]
 
 
@@ -130,91 +140,40 @@ def _evaluate(
 ) -> tuple[Evaluation, dict[str, list[Slice]]]:
     """Predict all cases while earlier ones are scored, then the slices of the galleries."""
     waiting: list[tuple[str, Future[CaseResult]]] = []
-    stacks = (plan.store.stack(case)[0] for case in plan.cases)
-    for case, prediction in zip(plan.cases, predictor.predict(stacks), strict=True):
-        waiting.append((case, scorers.submit(plan.store.path, case, prediction, plan.rules)))
+    for case, prediction in zip(plan.cases, _predictions(plan, predictor), strict=True):
+        waiting.append((case, scorers.submit(score_case, plan.store.path.absolute(), case, prediction, plan.rules)))
         advance()
-    galleries = Galleries(plan, predictor, gallery)
-    galleries.add_training()  # predicted while the last cases are scored
+    # Predicted while the last cases are scored.
+    galleries = {"train": predict_slices(plan, predictor, training_slices(plan.run, gallery))}
     results = {case: future.result() for case, future in waiting}
     evaluation = _assemble(plan, results, metrics)
-    galleries.add_evaluated(evaluation)
-    return evaluation, galleries.slices
+    telling = predict_slices(plan, predictor, telling_slices(evaluation)[:gallery])
+    galleries[plan.part] = galleries.get(plan.part, {}) | telling
+    return evaluation, {f"{part}-{plan.gallery}": [*slices.values()] for part, slices in galleries.items() if slices}
+
+
+def _predictions(plan: Plan, predictor: "Predictor") -> Iterator[Array]:
+    """Yield the label map of each case as the store cuts it; tiles are those of the whole picture, blended."""
+    if not plan.store.preprocessing.tile:
+        yield from predictor.predict(plan.store.stack(case)[0] for case in plan.cases)
+        return
+    for case in plan.cases:
+        tiling, rows = plan.store.tiling(case), plan.rows[case]
+        tiles = (plan.store.read(case, position)[0] for position in range(len(rows)))
+        pages = np.concatenate(list(predictor.blend(tiles, tiling))).reshape(-1, tiling.height, tiling.width)
+        yield np.stack([tile for page in pages for tile in tiling.cut(page)])
 
 
 def _assemble(plan: Plan, results: dict[str, CaseResult], metrics: tuple[str, ...]) -> Evaluation:
-    slices = join_slices([_slices(plan, case, result) for case, result in results.items()])
-    scores = [score for case, result in results.items() for score in _scores(plan, case, result, slices)]
-    return Evaluation(
+    return assemble(
+        [(plan.scored_case(case), result) for case, result in results.items()],
         run=plan.run,
         name=plan.name,
         dataset=plan.store.dataset,
         part=plan.part,
         checkpoint=plan.checkpoint,
-        convention=plan.rules.convention,
-        unit=plan.rules.unit,
+        epoch=plan.epoch,
+        rules=plan.rules,
         metrics=metrics,
-        scores=scores,
-        slices=slices,
-    )
-
-
-def _slices(plan: Plan, case: str, result: CaseResult) -> SliceScores:
-    rows = plan.rows[case]
-    area = float(np.prod(pixel_size(plan.store, case))) if plan.rules.unit == "mm" else 1.0
-    return SliceScores(
-        id=plan.table.id[rows],
-        case=plan.table.case[rows],
-        sparse=plan.table.label_sparse[rows],
-        pred=result.pred,
-        truth=result.truth,
-        both=result.both,
-        area=np.full(len(rows), area),
         class_names=plan.store.class_names,
     )
-
-
-def _scores(plan: Plan, case: str, result: CaseResult, slices: SliceScores) -> Iterator[Score]:
-    first = plan.rows[case][0]
-    of_case = slices.of_case(case)
-    for row in result.rows:
-        values = {name: float(getattr(row, name)) for name in CASE_METRICS}
-        values |= {name: float(row.outcome == name) for name in OUTCOMES}
-        values |= of_case.values(row.label)
-        for metric, value in values.items():
-            yield Score(
-                patient=str(plan.table.patient[first]),
-                case=case,
-                group=str(plan.table.group[first]),
-                label=row.label,
-                class_name=plan.store.class_names[row.label],
-                metric=metric,
-                value=value,
-                convention=plan.rules.convention,
-                checkpoint=plan.checkpoint,
-                split=plan.part,
-                unit=plan.rules.unit if metric in DISTANCES else "",
-                dataset=plan.store.dataset,
-                epoch=plan.epoch,
-            )
-
-
-def _write(plan: Plan, evaluation: Evaluation, galleries: dict[str, list[Slice]]) -> None:
-    with explained(RunError, f"scores into {plan.run.folder}", "Make room, or check the folder's permissions."):
-        write_scores(plan.run.folder, plan.name, evaluation.scores)
-        for name, slices in galleries.items():
-            write_gallery(plan.run.folder, name, slices, checkpoint=plan.checkpoint, epoch=plan.epoch)
-
-
-@contextmanager
-def _progress(total: int, show: bool | None) -> Iterator[Any]:
-    """Yield a function to call after each case."""
-    if not (sys.stderr.isatty() if show is None else show):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("cases", total=total)
-        yield lambda: bar.advance(task)

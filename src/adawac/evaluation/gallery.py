@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from adawac.data.cases import IGNORED, leave_out_ignored
 from adawac.data.store import Store
 from adawac.evaluation.case_scores import pixel_size
 from adawac.evaluation.evaluation_record import Evaluation, SliceScores
 from adawac.evaluation.plan import Plan
+from adawac.evaluation.statistics import means_by
 from adawac.metrics.surfaces import Array
 from adawac.runs import Run, Slice
 
@@ -17,59 +19,40 @@ if TYPE_CHECKING:
     from adawac.inference.predictor import Predictor
 
 _PER_RANK = 3  # cases at each end and in the middle
+_PER_RANK_OF_PICTURES = 10  # where most cases are empty, and have a slice or two
 _SUSPECTS = 5  # one in so many training slices is a suspect of one kind
 
 
-class Galleries:
-    """Collects the galleries of one evaluation; `slices` has them by the gallery's name.
-
-    Args:
-        plan: What is evaluated.
-        predictor: Has the run's network.
-        count: The most slices in a gallery; 0 makes none.
-    """
-
-    def __init__(self, plan: Plan, predictor: "Predictor", count: int):
-        self._plan, self._predictor, self._count = plan, predictor, count
-        self.slices: dict[str, list[Slice]] = {}
-
-    def add_training(self) -> None:
-        """Predict a spread of training slices and the suspects among them."""
-        if self._count and self._plan.run.samples is not None:
-            self._add("train", training_slices(self._plan.run, self._count))
-
-    def add_evaluated(self, evaluation: Evaluation) -> None:
-        """Predict the telling slices of the worst, middle and best cases again."""
-        if self._count:
-            self._add(self._plan.part, telling_slices(evaluation)[: self._count])
-
-    def _add(self, part: str, ids: Sequence[str]) -> None:
-        table = self._plan.store.table
-        row_of = {sample: row for row, sample in enumerate(table.id.tolist())}
-        rows = [row_of[sample] for sample in ids if sample in row_of]  # the store may have lost a sample since
-        if not rows:
-            return
-        where = [(str(table.case[row]), int(table.position[row])) for row in rows]
-        predictions = self._predictor.predict(self._plan.store.read(*slot)[0][None] for slot in where)
-        gallery = self.slices.setdefault(f"{part}-{self._plan.gallery}", [])
-        known = {shown.id for shown in gallery}  # evaluated on the training cases: both share a gallery
-        for row, slot, prediction in zip(rows, where, predictions, strict=True):
-            if table.id[row] not in known:
-                gallery.append(_slice(self._plan.store, str(table.id[row]), *slot, prediction[0]))
+def predict_slices(plan: Plan, predictor: "Predictor", ids: Sequence[str]) -> dict[str, Slice]:
+    """Return samples by id with their predictions, as a gallery keeps them."""
+    table = plan.store.table
+    row_of = {sample: row for row, sample in enumerate(table.id.tolist())}
+    rows = [row_of[sample] for sample in ids if sample in row_of]  # the store may have lost a sample since
+    slots = [(str(table.case[row]), int(table.position[row])) for row in rows]
+    predictions = predictor.predict(plan.store.read(*slot)[0][None] for slot in slots) if rows else ()
+    return {
+        str(table.id[row]): make_slice(plan.store, str(table.id[row]), *slot, prediction[0])
+        for row, slot, prediction in zip(rows, slots, predictions, strict=True)
+    }
 
 
 def telling_slices(evaluation: Evaluation) -> list[str]:
     """Return ids of slices of the worst, best and middle cases, by mean Dice over classes: those cases in turn.
 
     Of each case: the label-dense slices with the lowest and the highest Dice, the one with the most foreground, and the
-    label-sparse slice with the most falsely found, if any.
+    label-sparse slice with the most falsely found, if any. Where there are empty cases, those in which nothing was
+    found are left out: they look alike.
     """
     slices = evaluation.slices
-    ranked = sorted(_case_dice(evaluation).items(), key=lambda item: (item[1], item[0]))
-    cases = [case for case, _ in ranked]
+    dice = means_by("case", evaluation.scores, "dice")
+    cases = sorted(dice, key=lambda case: (dice[case], case))
+    per_rank = _PER_RANK
+    if evaluation.has_empty_cases:
+        busy = set(slices.case[(slices.truth + slices.pred)[:, 1:].any(axis=1)].tolist())
+        cases, per_rank = [case for case in cases if case in busy], _PER_RANK_OF_PICTURES
     middle = len(cases) // 2
     order: list[str] = []
-    for step in range(_PER_RANK):
+    for step in range(per_rank):
         ranks = (step, len(cases) - 1 - step, middle + (-1) ** step * ((step + 1) // 2))
         order += [cases[rank] for rank in ranks if 0 <= rank < len(cases)]
     return list(dict.fromkeys(sample for case in dict.fromkeys(order) for sample in _of_case(slices.of_case(case))))
@@ -86,7 +69,7 @@ def training_slices(run: Run, count: int) -> list[str]:
     if table is None:
         return []
     beta, ell_ce = _last(run, "beta", len(table)), _last(run, "ell_ce", len(table))
-    dense, sparse = np.flatnonzero(~table.label_sparse), np.flatnonzero(table.label_sparse)
+    dense, sparse = np.flatnonzero(table.label_dense), np.flatnonzero(table.label_sparse)
     some = count // _SUSPECTS
     chosen = [*dense[_order(beta[dense])][:some].tolist(), *sparse[_order(-ell_ce[sparse])][:some].tolist()]
     rest = np.setdiff1d(np.arange(len(table)), chosen)
@@ -94,15 +77,6 @@ def training_slices(run: Run, count: int) -> list[str]:
     rest = rest[np.lexsort((along[rest], table.case[rest]))]
     evenly = np.unique(np.linspace(0, len(rest) - 1, min(count - len(chosen), len(rest))).round().astype(int))
     return [str(sample) for sample in table.id[[*chosen, *rest[evenly].tolist()]]]
-
-
-def _case_dice(evaluation: Evaluation) -> dict[str, float]:
-    """Return each case's mean Dice over classes."""
-    values: dict[str, list[float]] = {}
-    for score in evaluation.scores:
-        if score.metric == "dice" and not np.isnan(score.value):
-            values.setdefault(score.case, []).append(score.value)
-    return {case: float(np.mean(dice)) for case, dice in values.items()}
 
 
 def _of_case(slices: SliceScores) -> Iterator[str]:
@@ -128,16 +102,44 @@ def _order(values: Array) -> Array:
     return order[: int((~np.isnan(values)).sum())]
 
 
-def _slice(store: Store, name: str, case: str, position: int, prediction: Array) -> Slice:
+def make_slice(store: Store, name: str, case: str, position: int, prediction: Array) -> Slice:
+    """Return the sample `name`, which a store has at a position of a case, with its prediction (H, W), upright."""
     image, label = store.read(case, position)
-    shown = _to_bytes(image, store.preprocessing.normalisation == "min-max")
+    if label is not None and store.num_classes <= IGNORED and (label == IGNORED).all():
+        label = None
+    if label is not None:
+        prediction, label = leave_out_ignored(prediction, label, store.num_classes)
+    shown = _to_bytes(image, store.preprocessing.normalisation in ("min-max", "range"))
+    order, flipped = _upright(store, case)
+    height, width = (pixel_size(store, case)[axis] for axis in order)
+
+    def turn(plane: Array) -> Array:
+        turned = plane if order == (0, 1) else plane.swapaxes(-1, -2)
+        return np.flip(turned, flipped)
+
     return Slice(
         id=name,
-        image=shown[0] if len(shown) == 1 else shown,
-        label=None if label is None else np.array(label),
-        prediction=prediction,
-        spacing=pixel_size(store, case),
+        image=turn(shown[0] if len(shown) == 1 else shown),
+        label=None if label is None else turn(label),
+        prediction=turn(prediction),
+        spacing=(height, width),
+        in_colour=store.task.in_colour,
     )
+
+
+def _upright(store: Store, case: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return which axes of a case's slices become height and width, and which of these are flipped then.
+
+    The head is up, or else the front; the patient's right is on the left, or else the front.
+    """
+    affine = store.case_info(case).affine
+    if affine is None:
+        return (0, 1), ()
+    from nibabel.orientations import io_orientation
+
+    plane = np.delete(io_orientation(np.array(affine)), store.preprocessing.axis, axis=0)
+    order = (0, 1) if plane[0, 0] > plane[1, 0] else (1, 0)  # left-right, front-back, head-foot: the last one is height
+    return order, tuple(side - 2 for side, axis in enumerate(order) if plane[axis, 1] > 0)
 
 
 def _to_bytes(image: Array, scaled: bool) -> npt.NDArray[np.uint8]:

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.config import TrainConfig
-from adawac.data.cases import SampleTable
+from adawac.data.cases import SampleTable, rows_by_value
 from adawac.data.splits import SPLITS, resolve_split
 from adawac.data.store import Store, is_store
 from adawac.errors import ConfigError, DataError, MissingFileError, RunError, UnknownNameError, near
-from adawac.evaluation.case_scores import DistanceUnit, Rules, knows_spacing
-from adawac.evaluation.evaluation_record import CASE_METRICS
+from adawac.evaluation.case_scores import DistanceUnit, Rules
+from adawac.evaluation.evaluation_record import CASE_METRICS, ScoredCase
 from adawac.metrics.masks import checked_convention, checked_tolerance
 from adawac.runs import Run, read_state
 from adawac.runs.layout import checkpoint_path
@@ -65,8 +65,15 @@ class Plan:
     @cached_property
     def rows(self) -> dict[str, npt.NDArray[np.int64]]:
         """Rows of the table of each case, in the order of its slices."""
-        rows = {case: np.flatnonzero(self.table.case == case) for case in self.cases}
-        return {case: indices[np.argsort(self.table.position[indices])] for case, indices in rows.items()}
+        rows = rows_by_value(self.table.case)
+        return {case: rows[case][np.argsort(self.table.position[rows[case]])] for case in self.cases}
+
+    def scored_case(self, case: str) -> ScoredCase:
+        """Return who a case is."""
+        rows, table = self.rows[case], self.table
+        return ScoredCase(
+            id=case, patient=str(table.patient[rows[0]]), group=str(table.group[rows[0]]), samples=table.id[rows]
+        )
 
 
 def checked_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
@@ -110,8 +117,7 @@ def plan_run(
             config.epochs,
         )
     weights = run.checkpoint_name(checkpoint)
-    path = (data or _own_store(run, config)).absolute()
-    store = stores[path] if path in stores else stores.setdefault(path, _open(path, run, moved=data is None))
+    store = _open_store(run, config, data, stores)
     _check_fits(run, store)
     table = resolve_split(store.table, config.data.split, config.seed)
     cases = _cases(table, store, part, config)
@@ -143,21 +149,21 @@ def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:40]
 
 
-def _own_store(run: Run, config: TrainConfig) -> Path:
-    if config.data.store is None:
+def _open_store(run: Run, config: TrainConfig, data: Path | None, stores: dict[Path, Store]) -> Store:
+    path = data or config.data.store
+    if path is None:
         raise RunError(
-            f"Expected the store that {run.folder} was trained on, but its configuration names none. Give --data."
+            f"Expected the store that {run.folder} was trained on, but its configuration names none. Give it as `data`."
         )
-    return config.data.store
-
-
-def _open(path: Path, run: Run, moved: bool) -> Store:
-    if moved and not is_store(path):
+    if data is None and not is_store(path):
         raise MissingFileError(
-            f"Expected the store that {run.folder} was trained on, but {path} no longer exists. Give its new "
-            "path with --data, or prepare it again."
+            f"Expected the store that {run.folder} was trained on, but {path.absolute()} no longer exists. Give its "
+            "new path as `data`, or prepare it again."
         )
-    return Store(path)
+    path = path.absolute()
+    if path not in stores:
+        stores[path] = Store(path)
+    return stores[path]
 
 
 def _check_fits(run: Run, store: Store) -> None:
@@ -195,21 +201,26 @@ def _cases(table: SampleTable, store: Store, part: str, config: TrainConfig) -> 
     parts = [name for name in SPLITS if (table.split == name).any()]
     table = table.take(table.split == part)
     if not len(table):
-        others = f"Evaluate another part (--split-part {' or '.join(parts)}), or" if parts else "Evaluate"
+        others = f"Evaluate another part (`part`: {' or '.join(parts)}), or" if parts else "Evaluate"
         raise DataError(
             f"Expected {part} cases in the split {config.data.split!r} of {store.path}, but there are none. {others} "
-            "another store (--data); or train with --split stratified, which holds some back."
+            "another store (`data`); or train with --split stratified, which holds some back."
         )
-    labelled = tuple(case for case in table.cases if store.case_info(case).pixels is not None)
+    labelled = table.take(~table.unlabelled).cases
     if not labelled:
         others = " or ".join(name for name in reversed(parts) if name != part)
         raise DataError(
             f"Expected labelled {part} cases in {store.path}, but none has a label. Evaluate another part "
-            f"(--split-part {others}); or train with --split stratified or fold:0/5, which hold labelled patients back."
+            f"(`part`: {others}); or train with --split stratified or fold:0/5, which hold labelled patients back."
         )
     if len(labelled) < len(table.cases):
         count = len(table.cases)
         log.warning("%d of %d %s cases have no label and are left out.", count - len(labelled), count, part)
+    infos = [store.case_info(case) for case in labelled]
+    if ignored := sum(info.ignored for info in infos):
+        share = 100 * ignored / sum(math.prod(info.shape) for info in infos)
+        several = sum(info.ignored > 0 for info in infos)
+        log.warning("%.1f %% of the voxels are ignored, in %d of the cases: they count in no score.", share, several)
     return labelled
 
 
@@ -230,7 +241,7 @@ def _check_unseen(run: Run, table: SampleTable, store: Store) -> None:
 
 
 def _unit(store: Store, cases: Sequence[str], asked: DistanceUnit | None, convention: str) -> DistanceUnit:
-    lost = [case for case in cases if not knows_spacing(store.case_info(case))]
+    lost = [case for case in cases if store.case_info(case).native_affine is None]  # as in formats that lose it
     if asked == "mm" and lost:
         raise DataError(
             f"Expected cases with a voxel size to measure in mm, but {lost[0]} and {len(lost) - 1} others of "

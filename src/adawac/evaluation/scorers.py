@@ -1,85 +1,75 @@
 """Processes that score cases while the network predicts the next ones.
 
 Threads would not do: scoring is many short calls of NumPy that hold the interpreter's lock (two threads took as long as
-one). Each process runs `python -m adawac.evaluation.scorers`: a line of JSON in, a line of JSON out, until its input
-ends. It imports NumPy and SciPy, but neither torch nor the script that started it. So it is ready before a network is
-loaded, the parent's threads and GPU do not matter, and scripts need no `if __name__ == "__main__":`. The prediction
-comes as a file, which the process removes.
+one). Each process runs `python -m adawac.evaluation.scorers`: a case in, its scores out, until its input ends. It
+imports NumPy and SciPy, but neither torch nor the script that started it. So it is ready before a network is loaded,
+the parent's threads and GPU do not matter, and scripts need no `if __name__ == "__main__":`.
 """
 
-import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from tempfile import TemporaryDirectory
 from threading import Semaphore
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar
 
 import adawac
+from adawac.data.parallel import processors
 from adawac.errors import AdawacError, DataError, RunError
-from adawac.evaluation.case_scores import CaseResult, Rules, score_case
-from adawac.metrics.surfaces import Array
+
+Result = TypeVar("Result")
 
 _MOST_WORKERS = 8  # more of them do not finish earlier than the network does
 _VOXELS = 8_000_000  # take about as long to score as a process takes to start
-_WAITING = 2  # predictions that may wait for each worker: they take disk space
+_WAITING = 2  # predictions that may wait for each worker: they take memory
+
+Job = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function of a module, which a process imports, and its arguments."""
 
 
 def default_workers(voxels: int) -> int:
     """Return how many processes score by default: none where scoring takes less time than starting them."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(processors, _MOST_WORKERS, voxels // _VOXELS)
+    return min(processors(), _MOST_WORKERS, voxels // _VOXELS)
 
 
-class Scorers:
+class Scorers(AbstractContextManager["Scorers"]):
     """Processes that score cases. They start at once; use it as a context manager to end them.
 
-    Where more cases come than they can take, this process scores some, too.
-
-    Args:
-        workers: How many; 0 scores in this process alone.
+    Where more cases come than they can take, this process scores some, too; without `workers` it scores all.
     """
 
     def __init__(self, workers: int):
         self._processes = [_start() for _ in range(workers)]
-        self._idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         for process in self._processes:
             self._idle.put(process)
         self._threads = ThreadPoolExecutor(workers, "scorer") if workers else None
         self._room = Semaphore(workers * _WAITING)
-        self._folder = TemporaryDirectory(prefix="adawac-")
-        self._count = 0
 
-    def submit(self, store: Path, case: str, prediction: Array, rules: Rules) -> "Future[CaseResult]":
-        """Score a case (see `score_case`) as soon as a process is free, or right here where enough are in line."""
+    def submit(self, score: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+        """Score a case (`score_case` and its like) once a process is free, or right here where enough are in line."""
         if self._threads is None or not self._room.acquire(blocking=False):
-            done: Future[CaseResult] = Future()
-            done.set_result(score_case(store, case, prediction, rules))
+            done: Future[Result] = Future()
+            done.set_result(score(*arguments))
             return done
-        self._count += 1
-        path = Path(self._folder.name) / f"{self._count}.npy"
-        np.save(path, prediction)
-        job = {"store": str(store.absolute()), "case": case, "prediction": str(path), "rules": asdict(rules)}
-        future = self._threads.submit(self._ask, json.dumps(job))
+        future = self._threads.submit(self._ask, (score, arguments))
         future.add_done_callback(lambda _: self._room.release())
         return future
 
-    def _ask(self, job: str) -> CaseResult:
+    def _ask(self, job: Job) -> Any:
         process = self._idle.get()
         try:
             return _ask(process, job)
         finally:
             self._idle.put(process)
 
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the processes; what nobody waited for is dropped."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -90,16 +80,23 @@ class Scorers:
         for process in self._processes:
             with suppress(BrokenPipeError), process:
                 pass  # closes the pipes and waits
-        self._folder.cleanup()
-
-    def __enter__(self) -> "Scorers":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
-def _start() -> "subprocess.Popen[str]":
+@contextmanager
+def scoring_bar(total: int, show: bool | None) -> Iterator[Callable[[], None]]:
+    """Yield a function to call after each case; the bar is shown on stderr, by default where that is a terminal."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("cases", total=total)
+        yield lambda: bar.advance(task)
+
+
+def _start() -> "subprocess.Popen[bytes]":
     source = str(Path(adawac.__file__).resolve().parents[1])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -107,58 +104,51 @@ def _start() -> "subprocess.Popen[str]":
         [sys.executable, "-P", "-m", "adawac.evaluation.scorers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env={**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(paths), "PYTHONIOENCODING": "utf-8"},
+        env={**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(paths)},
     )
 
 
-def _ask(process: "subprocess.Popen[str]", job: str) -> CaseResult:
+def _ask(process: "subprocess.Popen[bytes]", job: Job) -> Any:
     assert process.stdin is not None  # both are pipes
     assert process.stdout is not None
     try:
-        process.stdin.write(job + "\n")
+        pickle.dump(job, process.stdin)
         process.stdin.flush()
-        line = process.stdout.readline()
-    except (BrokenPipeError, ValueError):  # it has ended, or we are closing
-        line = ""
-    if not line:
+        answer = pickle.load(process.stdout)  # of our own program
+    except (BrokenPipeError, EOFError, ValueError, pickle.UnpicklingError) as error:  # it has ended, or we are closing
         raise RunError(
             f"Expected scoring processes to stay alive, but one ended (exit code {process.poll()}), probably for lack "
-            "of memory. Use fewer --workers; 0 scores in the main process."
-        )
-    answer = json.loads(line)
-    if "fault" in answer:
-        raise DataError(answer["fault"])
-    if "error" in answer:
-        raise RuntimeError(answer["error"])
-    return CaseResult.from_dict(answer)
+            "of memory. Use fewer `workers`; 0 scores in the main process."
+        ) from error
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 # -- in the process ---------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Score the cases named on standard input until it ends."""
+    """Score the cases that come on standard input until it ends."""
     import scipy.ndimage
     import scipy.spatial  # noqa: F401 (what scoring needs is loaded while the parent still loads its network)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which then closes the input
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(_answer(json.loads(line))) + "\n")
-        sys.stdout.flush()
+    with suppress(EOFError):
+        while True:
+            pickle.dump(_answer(*pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
+            sys.stdout.flush()
 
 
-def _answer(job: dict[str, Any]) -> dict[str, Any]:
-    path = Path(job["prediction"])
+def _answer(score: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Return the scores, or what went wrong as an error that the parent can raise."""
     try:
-        prediction = np.load(path, allow_pickle=False)
-        path.unlink()
-        return score_case(job["store"], job["case"], prediction, Rules(**job["rules"])).to_dict()
+        return score(*arguments)
     except AdawacError as error:
-        return {"fault": str(error)}
+        return DataError(str(error))
     except Exception as error:
-        return {"error": f"{type(error).__name__} in case {job['case']}: {error}"}
+        words = ", ".join(str(argument) for argument in arguments if isinstance(argument, str | Path))
+        return RuntimeError(f"{type(error).__name__} in {score.__name__} of {words}: {error}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ a patient before anything is tested, and a bootstrap draws whole patients.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,11 +15,16 @@ from adawac.errors import RunError, near
 from adawac.metrics.surfaces import Array
 from adawac.runs import Score
 
-HIGHER_IS_BETTER = frozenset({"dice", "surface_dice", "dense_dice"})
+HIGHER_IS_BETTER = frozenset({"dice", "surface_dice", "dense_dice", "case_sensitivity", "case_specificity"})
 """Metrics of which more is better; of all others less is."""
 
 OUTCOMES = ("missed", "invented", "absent")
 """Rows of a scores file that are 1 where this happened to the class in the case, else 0."""
+
+COUNTS = ("true_positives", "false_positives", "false_negatives")
+"""Rows of a scores file: voxels of a class in a case."""
+VOLUMES = ("false_positive_volume", "false_negative_volume")
+"""Rows of a scores file: the last two as volumes, in ml, or again in voxels."""
 
 _EXACT = 16  # patients up to which every sign pattern is tried: 65,536 of them
 _FLIPS = 20_000  # random sign patterns beyond that
@@ -82,16 +87,102 @@ class Difference:
     num_patients: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Detection:
+    """In how many cases a class, or any of them, is seen at all: what inspection asks about each picture.
+
+    Attributes:
+        label: The class; None for any class.
+        class_name: Its name; `any` for any class.
+        hits: Cases that have it, in which it was found.
+        misses: Cases that have it, in which it was not.
+        false_alarms: Cases without it, in which it was found.
+        clear: Cases without it, in which it was not.
+        sensitivity: Share of hits in the cases that have it; NaN where none has.
+        specificity: Share of clear ones in the cases without it; NaN where all have it.
+    """
+
+    label: int | None
+    class_name: str
+    hits: int
+    misses: int
+    false_alarms: int
+    clear: int
+    sensitivity: float
+    specificity: float
+
+
+def count_detections(scores: Iterable[Score]) -> list[Detection]:
+    """Return how often each class was detected in a case, and last how often any was; nothing without outcomes.
+
+    It is the presence that counts: a case with one class, in which another is found, is a hit for any.
+    """
+    scores = list(scores)
+    names = {score.label: score.class_name for score in scores if score.metric in OUTCOMES}
+    cases = presence_by_case(scores).values()
+    rows = [
+        _detection(label, names[label], [case[label] for case in cases if label in case]) for label in sorted(names)
+    ]
+    return [*rows, _detection(None, "any", list(presence_of_any(scores).values()))] if rows else []
+
+
+Presence = tuple[bool, bool]
+"""Whether a class is in the truth, and whether it is in the prediction."""
+
+
+def presence_by_case(scores: Iterable[Score]) -> dict[str, dict[int, Presence]]:
+    """Return by case and class what its outcome says; nothing of cases whose scores have no outcomes."""
+    cases: dict[str, dict[int, Presence]] = {}
+    for score in scores:
+        if score.metric in OUTCOMES:
+            case = cases.setdefault(score.case, {})
+            case.setdefault(score.label, (True, True))
+            if score.value:
+                case[score.label] = (score.metric == "missed", score.metric == "invented")
+    return cases
+
+
+def presence_of_any(scores: Iterable[Score]) -> dict[str, Presence]:
+    """Return by case whether any class is in the truth, and whether any is in the prediction."""
+    return {
+        case: (any(truth for truth, _ in classes.values()), any(pred for _, pred in classes.values()))
+        for case, classes in presence_by_case(scores).items()
+    }
+
+
+def _detection(label: int | None, name: str, pairs: Sequence[Presence]) -> Detection:
+    hits, misses, false_alarms, clear = (
+        pairs.count((truth, pred)) for truth in (True, False) for pred in (True, False)
+    )
+    return Detection(
+        label=label,
+        class_name=name,
+        hits=hits,
+        misses=misses,
+        false_alarms=false_alarms,
+        clear=clear,
+        sensitivity=hits / (hits + misses) if hits + misses else math.nan,
+        specificity=clear / (clear + false_alarms) if clear + false_alarms else math.nan,
+    )
+
+
 def by_patient(scores: Iterable[Score], metric: str, label: int | None = None) -> dict[str, float]:
     """Return the mean of each patient's cases, and of all classes unless one is given; NaN is ignored.
 
     Patients without a number are left out.
     """
-    values: dict[str, list[float]] = {}
+    return means_by("patient", scores, metric, label)
+
+
+def means_by(
+    field: Literal["patient", "case", "label"], scores: Iterable[Score], metric: str, label: int | None = None
+) -> dict[Any, float]:
+    """Return the means of a metric by patient, case or label, of all classes unless one is given; NaN is ignored."""
+    values: dict[Any, list[float]] = {}
     for score in scores:
         if score.metric == metric and label in (None, score.label) and not math.isnan(score.value):
-            values.setdefault(score.patient, []).append(score.value)
-    return {patient: float(np.mean(numbers)) for patient, numbers in values.items()}
+            values.setdefault(getattr(score, field), []).append(score.value)
+    return {key: float(np.mean(numbers)) for key, numbers in values.items()}
 
 
 def bootstrap_interval(
@@ -111,12 +202,7 @@ def bootstrap_interval(
 
 
 def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -> Difference:
-    """Compare two runs on the patients that both have: second − first, with an interval and a paired test.
-
-    Args:
-        first: A number for each patient, from `by_patient`.
-        second: The same of the other run.
-    """
+    """Compare two runs, a number for each patient, on those that both have: second − first, interval, paired test."""
     differences = np.array([second[patient] - first[patient] for patient in first if patient in second], dtype=float)
     differences = differences[~np.isnan(differences)]
     low, high = bootstrap_interval(differences.tolist())
@@ -134,21 +220,13 @@ def summarise(scores: Iterable[Score], metric: str) -> list[Summary]:
     if not measured:
         known = {score.metric for score in scores}
         raise RunError(f"Expected a metric of these scores, but got {metric!r}. Near names: {near(metric, known)}.")
-    classes = dict(sorted({score.label: score.class_name for score in measured}.items()))
-    summaries = [
-        _summary(metric, label, name, [score for score in measured if score.label == label], _outcomes(scores, label))
-        for label, name in classes.items()
-    ]
-    return [*summaries, _summary(metric, None, "mean", measured, _outcomes(scores, None))]
+    classes = sorted({score.label: score.class_name for score in measured}.items())
+    return [_summary(metric, label, name, scores) for label, name in [*classes, (None, "mean")]]
 
 
-def _summary(metric: str, label: int | None, name: str, rows: list[Score], outcomes: dict[str, Any]) -> Summary:
-    cases: dict[str, list[float]] = {}
-    for row in rows:
-        cases.setdefault(row.case, []).append(row.value)
-    means = {case: _mean([value for value in values if not math.isnan(value)]) for case, values in cases.items()}
-    known = {case: mean for case, mean in means.items() if not math.isnan(mean)}
-    patient_of = {row.case: row.patient for row in rows}
+def _summary(metric: str, label: int | None, name: str, scores: list[Score]) -> Summary:
+    known = means_by("case", scores, metric, label)
+    patient_of = {score.case: score.patient for score in scores}
     patients: dict[str, list[float]] = {}
     for case, value in known.items():
         patients.setdefault(patient_of[case], []).append(value)
@@ -163,7 +241,7 @@ def _summary(metric: str, label: int | None, name: str, rows: list[Score], outco
         metric=metric,
         label=label,
         class_name=name,
-        mean=_mean(array.tolist()),
+        mean=float(array.mean()) if len(array) else math.nan,
         std=float(array.std(ddof=1)) if len(array) > 1 else math.nan,
         lower_quartile=quartiles[0],
         median=quartiles[1],
@@ -174,21 +252,18 @@ def _summary(metric: str, label: int | None, name: str, rows: list[Score], outco
         high=high,
         num_cases=len(known),
         num_patients=len(patients),
-        skipped=sum(math.isnan(row.value) for row in rows),
-        **outcomes,
+        skipped=sum(math.isnan(value) for value in _values(scores, metric, label)),
+        **{outcome: _count(scores, outcome, label) for outcome in OUTCOMES},
     )
 
 
-def _outcomes(scores: list[Score], label: int | None) -> dict[str, int | None]:
-    counts: dict[str, int | None] = {}
-    for outcome in OUTCOMES:
-        rows = [score.value for score in scores if score.metric == outcome and label in (None, score.label)]
-        counts[outcome] = int(sum(rows)) if rows else None
-    return counts
+def _values(scores: list[Score], metric: str, label: int | None) -> list[float]:
+    return [score.value for score in scores if score.metric == metric and label in (None, score.label)]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else math.nan
+def _count(scores: list[Score], outcome: str, label: int | None) -> int | None:
+    values = _values(scores, outcome, label)
+    return int(sum(values)) if values else None
 
 
 def _interval(sums: Array, counts: Array, level: float = 0.95, draws: int = 2000, seed: int = 0) -> tuple[float, float]:

@@ -5,9 +5,12 @@ import io
 import json
 import math
 import os
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adawac.errors import ConfigError
 from adawac.evaluation.case_scores import DistanceUnit
@@ -20,8 +23,12 @@ from adawac.evaluation.comparison import (
     repeated_seeds,
     to_dict,
 )
-from adawac.evaluation.evaluation_record import Evaluation
+from adawac.evaluation.evaluation_record import Evaluation, PredictionFolder
+from adawac.evaluation.statistics import VOLUMES, Detection, Summary, means_by
 from adawac.files import explained, write_text
+
+if TYPE_CHECKING:
+    from adawac.evaluation.folder_scores import Fault
 
 _TITLES = {
     "dice": "DSC",
@@ -32,7 +39,7 @@ _TITLES = {
 }
 _SHARES = frozenset({"dice", "surface_dice", "dense_dice"})  # shown as percentages
 _NONE = "–"
-_FORMATS = (".csv", ".json", ".md", ".tex")
+_FORMATS = (".csv", ".json", ".md", ".tex", ".html")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +52,15 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def to_tables(evaluations: Sequence[Evaluation]) -> list[Table]:
-    """Return the tables of each evaluation, then those that compare them."""
+def to_tables(evaluations: Sequence[Evaluation], full: bool = True) -> list[Table]:
+    """Return the tables of each evaluation, then those that compare them.
+
+    Unless they are wanted in `full`: one table of all means, and of comparisons those of the mean over classes.
+    """
+    if not full:
+        several = len(by_configuration(evaluations)) > 1
+        means = _seeds(evaluations, notes=True) if len(evaluations) > 1 else _means(evaluations[0])
+        return [means, *(_comparisons(evaluations, only_means=True) if several else ())]
     tables = [table for evaluation in evaluations for table in _of_evaluation(evaluation)]
     if len(evaluations) > 1:
         tables.append(_seeds(evaluations))
@@ -66,6 +80,9 @@ def _metric_title(metric: str, unit: DistanceUnit) -> str:
 def _of_evaluation(evaluation: Evaluation) -> Iterator[Table]:
     for index, metric in enumerate(evaluation.metrics):
         yield _scores(evaluation, metric, () if index else _notes(evaluation))
+    if evaluation.has_empty_cases:
+        yield detection_table(f"{evaluation.label}: detection by case", evaluation.detections)
+    yield _volumes(evaluation)
     yield _slices(evaluation)
     if evaluation.groups:
         yield _groups(evaluation)
@@ -90,11 +107,26 @@ def _scores(evaluation: Evaluation, metric: str, notes: tuple[str, ...]) -> Tabl
     )
 
 
+def _means(evaluation: Evaluation) -> Table:
+    """Return a row for each class, a column for each metric."""
+    rows = zip(*(evaluation.summaries[metric] for metric in evaluation.metrics), strict=True)
+    spreads = [[_spread(row.metric, row.mean, row.std) for row in summaries] for summaries in rows]
+    names = [summary.class_name for summary in evaluation.summaries[evaluation.metrics[0]]]
+    return Table(
+        title=f"{evaluation.label}: mean ± standard deviation over cases",
+        header=("class", *(_metric_title(metric, evaluation.unit) for metric in evaluation.metrics)),
+        rows=[(name, *row) for name, row in zip(names, spreads, strict=True)],
+        notes=_notes(evaluation),
+    )
+
+
 def _notes(evaluation: Evaluation) -> tuple[str, ...]:
     """Return what was evaluated, and which structures were missed or invented: no mean shows that."""
+    where = ", ".join(filter(None, (evaluation.dataset, evaluation.part)))
+    weights = f"checkpoint {evaluation.checkpoint}; " if evaluation.checkpoint else ""
     what = (
-        f"{evaluation.dataset}, {evaluation.part}: {evaluation.num_cases} cases of {evaluation.num_patients} patients; "
-        f"checkpoint {evaluation.checkpoint}; convention {evaluation.convention}."
+        f"{where}: {evaluation.num_cases} cases of {evaluation.num_patients} patients; {weights}"
+        f"convention {evaluation.convention}."
     )
     *classes, mean = evaluation.summaries[evaluation.metrics[0]]
     counts = []
@@ -104,20 +136,69 @@ def _notes(evaluation: Evaluation) -> tuple[str, ...]:
         counts.append(f"{getattr(mean, outcome)} {outcome}{f' ({listed})' if listed else ''}")
     if mean.skipped:
         counts.append(f"{mean.skipped} left out")
-    return what, f"Structures: {', '.join(counts)}."
+    return what, f"Structures: {', '.join(counts)}.{_alarms(evaluation)}"
+
+
+def _alarms(evaluation: Evaluation) -> str:
+    """Return what happened to empty cases, where there are some."""
+    if not evaluation.has_empty_cases:
+        return ""
+    *_, seen = evaluation.detections
+    return (
+        f" Empty cases: false alarms in {_part(seen.false_alarms, seen.clear)}; of the others, nothing found in "
+        f"{_part(seen.misses, seen.hits)}."
+    )
+
+
+def _part(count: int, rest: int) -> str:
+    """Return a count with its total and its share."""
+    total = count + rest
+    return f"{count} of {total}" + (f" ({100 * count / total:.1f} %)" if total else "")
+
+
+def detection_table(title: str, detections: Sequence[Detection]) -> Table:
+    """Return a row for each class, and one for any: in how many cases it was found, missed or invented."""
+    rows = []
+    for row in detections:
+        shares = (_number("dice", share, ".1f") for share in (row.sensitivity, row.specificity))
+        counts = _part(row.misses, row.hits), _part(row.false_alarms, row.clear)
+        rows.append((row.class_name, *counts, *shares))
+    return Table(title=title, header=("class", "missed", "false alarms", "sensitivity, %", "specificity, %"), rows=rows)
+
+
+def _volumes(evaluation: Evaluation) -> Table:
+    """Return how much is wrong: a volume says more than Dice where a class is small, or should not be there."""
+    rows = []
+    for label, name in {score.label: score.class_name for score in evaluation.scores}.items():
+        too_much, too_little = (means_by("case", evaluation.scores, metric, label) for metric in VOLUMES)
+        size = [means_by("case", evaluation.scores, metric, label) for metric in ("true_positives", "false_negatives")]
+        without = [volume for case, volume in too_much.items() if not size[0][case] + size[1][case]]
+        cells = (list(too_much.values()), without, list(too_little.values()))
+        rows.append((name, *(f"{statistics.fmean(cell):.4g}" if cell else _NONE for cell in cells), str(len(without))))
+    unit = "ml" if evaluation.unit == "mm" else "voxels"
+    return Table(
+        title=f"{evaluation.label}: false volumes, mean over cases",
+        header=(
+            "class",
+            f"false positive, {unit}",
+            "where it is absent",
+            f"false negative, {unit}",
+            "cases without it",
+        ),
+        rows=rows,
+    )
 
 
 def _slices(evaluation: Evaluation) -> Table:
     area = "mm²" if evaluation.unit == "mm" else "pixels"
     rows = []
     for summary in evaluation.slice_summaries:
-        share = f" ({100 * summary.sparse_found / summary.sparse_slices:.1f} %)" if summary.sparse_slices else ""
         rows.append(
             (
                 summary.class_name,
                 str(summary.dense_slices),
                 _spread("dense_dice", summary.dense_dice, summary.dense_std),
-                f"{summary.sparse_found} of {summary.sparse_slices}{share}",
+                _part(summary.sparse_found, summary.sparse_slices - summary.sparse_found),
                 _NONE if math.isnan(summary.sparse_area) else f"{summary.sparse_area:.1f}",
             )
         )
@@ -145,19 +226,31 @@ def _groups(evaluation: Evaluation) -> Table:
 # -- several ----------------------------------------------------------------------------------------------------------
 
 
-def _seeds(evaluations: Sequence[Evaluation]) -> Table:
-    """Return a row for each configuration and class, a column for each metric."""
+def _seeds(evaluations: Sequence[Evaluation], notes: bool = False) -> Table:
+    """Return a row for each configuration and class, a column for each metric, with the `notes` of each evaluation."""
+    what, structures = zip(*map(_notes, evaluations), strict=True)
+    listed = [f"{evaluation.label}: {note}" for evaluation, note in zip(evaluations, structures, strict=True)]
     metrics, unit = evaluations[0].metrics, evaluations[0].unit
+    folders = _of_folders(evaluations)
+    if folders and len(set(what)) > 1:
+        what = tuple(f"{evaluation.label}: {note}" for evaluation, note in zip(evaluations, what, strict=True))
     cells: dict[tuple[int | None, str, str, str], dict[str, str]] = {}
+    cases = {name: group[0].num_cases for name, group in by_configuration(evaluations).items()} if folders else {}
     for seeds in over_seeds(evaluations):
-        row = cells.setdefault((seeds.label, seeds.configuration, str(seeds.num_seeds), seeds.class_name), {})
+        count = str(cases.get(seeds.configuration, seeds.num_seeds))
+        row = cells.setdefault((seeds.label, seeds.configuration, count, seeds.class_name), {})
         row[seeds.metric] = _spread(seeds.metric, seeds.mean, seeds.std)
+    first = ("predictions", "cases") if folders else ("configuration", "runs")
     return Table(
-        title="Mean over cases; ± standard deviation over seeds",
-        header=("configuration", "runs", "class", *(_metric_title(metric, unit) for metric in metrics)),
+        title="Mean over cases" + ("" if folders else "; ± standard deviation over seeds"),
+        header=(*first, "class", *(_metric_title(metric, unit) for metric in metrics)),
         rows=[(*key[1:], *(row.get(metric, _NONE) for metric in metrics)) for key, row in cells.items()],
-        notes=_notes_of_several(evaluations),
+        notes=(*(dict.fromkeys([*what, *listed]) if notes else ()), *_notes_of_several(evaluations)),
     )
+
+
+def _of_folders(evaluations: Sequence[Evaluation]) -> bool:
+    return all(isinstance(evaluation.run, PredictionFolder) for evaluation in evaluations)
 
 
 def _notes_of_several(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
@@ -172,6 +265,11 @@ def _notes_of_several(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
         "was copied counts twice."
         for name in repeated_seeds(evaluations)
     ]
+    if _of_folders(evaluations) and len({frozenset(evaluation.cases) for evaluation in evaluations}) > 1:
+        notes.append(
+            "Not of the same cases, as predictions are missing or could not be scored: means are over what each folder "
+            "has, differences over the cases that both have."
+        )
     datasets = list(dict.fromkeys(evaluation.dataset for evaluation in evaluations))
     if len(datasets) > 1:
         notes.append(
@@ -181,13 +279,13 @@ def _notes_of_several(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[Table]:
+def _comparisons(evaluations: Sequence[Evaluation], only_means: bool = False) -> Iterator[Table]:
     comparisons, seeds = compare(evaluations), known_seeds(evaluations)
     unit = evaluations[0].unit
     for first, second in dict.fromkeys((comparison.first, comparison.second) for comparison in comparisons):
         rows = []
         for comparison in comparisons:
-            if comparison.second == second:
+            if comparison.second == second and not (only_means and comparison.label is not None):
                 metric, difference = comparison.metric, comparison.difference
                 row = (
                     _metric_title(metric, unit),
@@ -298,14 +396,44 @@ def _escape(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
 
 
+def to_html(tables: Sequence[Table], title: str) -> str:
+    """Return tables as one HTML page that works offline."""
+    body = "\n".join(_html(table) for table in tables)
+    return (
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f"<style>{_STYLE}</style>\n<h1>{escape(title)}</h1>\n{body}\n</html>\n"
+    )
+
+
+_STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
+body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+h2 { font-size: 1.1rem; margin: 2rem 0 0.5rem; }
+div { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.2rem 0.8rem 0.2rem 0; text-align: right; border-bottom: 1px solid #8886; }
+th:first-child, td:first-child { text-align: left; }
+p { margin: 0.4rem 0; opacity: 0.8; }
+"""
+
+
+def _html(table: Table) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    rows = "\n".join(line(row, "td") for row in table.rows)
+    notes = "".join(f"<p>{escape(note)}</p>\n" for note in table.notes)
+    return f"<h2>{escape(table.title)}</h2>\n<div><table>\n{line(table.header, 'th')}\n{rows}\n</table></div>\n{notes}"
+
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def check_out(path: Path) -> None:
+def check_out(path: Path, formats: Sequence[str] = _FORMATS) -> None:
     """Raise a `ConfigError` if tables could not be written to `path`: better now than after the work."""
-    if path.suffix not in _FORMATS:
+    if path.suffix not in formats:
         raise ConfigError(
-            f"Expected a file that ends in {', '.join(_FORMATS)}, but got {path}. Name the format by the ending."
+            f"Expected a file that ends in {', '.join(formats)}, but got {path}. Name the format by the ending."
         )
     if path.is_dir():
         raise ConfigError(f"Expected a file for the tables, but {path} is a folder. Name a file in it.")
@@ -314,20 +442,29 @@ def check_out(path: Path) -> None:
         raise ConfigError(f"Expected to write {path}, but {folder} is not a writable folder. Name another.")
 
 
-def write_tables(path: Path, evaluations: Sequence[Evaluation]) -> None:
+def write_tables(path: Path, evaluations: Sequence[Evaluation], faults: "Sequence[Fault]" = ()) -> None:
     """Write the tables of evaluations in the format that the file's ending names.
 
-    CSV has a row for each run, metric and class, with all digits; JSON has everything.
+    CSV has a row for each run, metric and class, with all digits; JSON has everything. What could not be scored stands
+    at the end, but not in CSV.
     """
     check_out(path)
+    tables = [*(to_tables(evaluations) if evaluations else ()), *([_unscored(faults)] if faults else ())]
+    everything = to_dict(evaluations) | ({"faults": [asdict(fault) for fault in faults]} if faults else {})
     texts = {
         ".csv": lambda: _csv(evaluations),
-        ".json": lambda: json.dumps(to_dict(evaluations), indent=2, allow_nan=False) + "\n",
-        ".md": lambda: to_markdown(to_tables(evaluations)),
-        ".tex": lambda: to_latex(to_tables(evaluations)),
+        ".json": lambda: json.dumps(everything, indent=2, allow_nan=False) + "\n",
+        ".md": lambda: to_markdown(tables),
+        ".tex": lambda: to_latex(tables),
+        ".html": lambda: to_html(tables, ", ".join(evaluation.label for evaluation in evaluations) or "scores"),
     }
     with explained(ConfigError, str(path), "Name another file."):
         write_text(path, texts[path.suffix]())
+
+
+def _unscored(faults: "Sequence[Fault]") -> Table:
+    rows = [(fault.predictions or "truth", fault.case or _NONE, fault.message) for fault in faults]
+    return Table(title="Not scored", header=("predictions", "case", "why"), rows=rows)
 
 
 def _csv(evaluations: Sequence[Evaluation]) -> str:
@@ -338,7 +475,8 @@ def _csv(evaluations: Sequence[Evaluation]) -> str:
         for summary in summaries
     ]
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]))
+    columns = ["run", "evaluation", "unit", *(field.name for field in fields(Summary))]
+    writer = csv.DictWriter(file, columns)
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
