@@ -16,10 +16,12 @@ from PIL import Image
 
 import adawac
 from adawac.config import DataConfig, HardwareConfig, MethodConfig, ModelConfig, TrainConfig
+from adawac.data.task import class_colour
 from adawac.errors import ConfigError, UnknownNameError
 from adawac.figures import FIGURES, Style, compose, draw
 from adawac.figures.display_names import lines, plain, run_labels
 from adawac.figures.separation import measures
+from adawac.figures.style import gradient
 from adawac.runs import Run, Score, Slice, example_run, write_gallery, write_scores
 
 HOSTILE = [
@@ -120,14 +122,14 @@ def test_ink_and_lines_stand_out_from_the_paper(theme) -> None:
     for colour in (style.ce, style.acr, style.sparse, style.dense):
         assert contrast(colour, style.paper) > 2.9
     assert len({style.series(number) for number in range(12)}) == 12
-    assert len({style.class_colour(label) for label in range(1, 25)}) == 24
+    assert len({class_colour(label) for label in range(1, 25)}) == 24
 
 
 def test_weights_look_palest_at_one_half() -> None:
-    diverging = Style().diverging()
+    diverging = gradient("diverging")
     light = [sum(diverging(x)[:3]) for x in (0.0, 0.25, 0.5, 0.75, 1.0)]
     assert light[2] == max(light)
-    sequential = Style().sequential()
+    sequential = gradient("sequential")
     grey = [np.dot(sequential(x)[:3], (0.3, 0.6, 0.1)) for x in np.linspace(0, 1, 20)]
     assert all(np.diff(grey) > 0)
 

@@ -267,3 +267,13 @@ def test_a_run_that_was_interrupted_gives_what_it_has_and_says_how_far_it_came(t
     (stopped.folder / "config.yaml").unlink()
     (stopped.folder / "data.json").unlink()
     compose(name, stopped.folder)
+
+
+@pytest.mark.parametrize("name", ["curves", "weights", "separation"])
+def test_the_title_and_the_log_say_that_a_history_is_damaged(tmp_path, caplog, name):
+    folder = example_run(tmp_path / "run", epochs=8, slices=10).folder
+    whole = (folder / "history.bin").read_bytes()
+    (folder / "history.bin").write_bytes(whole[: len(whole) // 2])
+    figure = compose(name, folder).figure
+    assert "history.bin is damaged" in " ".join(figure.get_suptitle().split())
+    assert "history.bin" in caplog.text

@@ -9,8 +9,9 @@ import pytest
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex, to_rgb
 
+from adawac.data.task import class_colour
 from adawac.errors import ConfigError, RunError
-from adawac.figures import Style, compose
+from adawac.figures import compose
 from adawac.figures.overlays import painted, slice_dice
 from adawac.runs import Run, Score, Slice, example_run, write_gallery, write_scores
 
@@ -57,7 +58,7 @@ def test_overlays_show_scan_truth_and_every_run(runs: list[Run]) -> None:
         (sample for sample in first if not np.isnan(slice_dice(first[sample]))),
         key=lambda sample: slice_dice(first[sample]),
     )
-    colours = {1: Style.class_colour(1), 2: Style.class_colour(2)}
+    colours = {1: class_colour(1), 2: class_colour(2)}
     for panels, sample in zip(grid, ranked, strict=False):
         np.testing.assert_array_equal(panels[0].images[0].get_array(), first[sample].image)
         assert len(panels[0].images) == 1

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adawac.figures.style import colour_map
+from adawac.figures.style import gradient_colours
 from adawac.report import write_report
 from adawac.runs import FIELDS, Run, RunWriter, example_run, write_scores
+from tests.browser import WatchedPage, chromium
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
@@ -30,14 +30,8 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.skip("there is no Chromium on this machine")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with playwright.sync_playwright() as tool:
-        opened = tool.chromium.launch(executable_path=path, args=options)
+    with chromium(["--headless", "--disable-gpu"]) as opened:
         yield opened
-        opened.close()
 
 
 def make_run(folder: Path, suspect: int, **options: Any) -> Path:
@@ -96,25 +90,11 @@ def rushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "report.html"
 
 
-class Reader:
-    """One page, opened offline; any request for something else, and any message in the console, is noted."""
+class Reader(WatchedPage):
+    """A report, opened offline."""
 
     def __init__(self, browser: Any, path: Path, **options: Any):
-        settings = {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light", **options}
-        self.context = browser.new_context(**settings)
-        self.context.set_offline(True)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self._check(request.url))
-        self.own = path.as_uri()
-        self.page.goto(self.own)
-        self.page.wait_for_selector("html[data-ready]", state="attached")
-
-    def _check(self, url: str) -> None:
-        if url.split("#")[0] != self.own and not url.startswith(("data:", "blob:")):
-            self.complaints.append(f"a request for {url}")
+        super().__init__(browser, path.as_uri(), (1200, 900), offline=True, **options)
 
     def heatmap(self) -> dict[str, float]:
         self.page.evaluate("document.getElementById('heatmap').scrollIntoView({block: 'center', behavior: 'instant'})")
@@ -193,6 +173,13 @@ def test_five_runs_are_all_in_sight(browser: Any, five: Path):
         "all => all.map((one) => one.getAttribute('d'))"
     )
     assert len(set(shapes[:6])) == 6  # colours alone do not tell them apart
+    opened.context.close()
+
+
+def test_three_runs_stand_beside_each_other(browser: Any, five: Path):
+    opened = Reader(browser, five)
+    tops = opened.page.locator("#overview .card").evaluate_all("all => all.map((card) => card.offsetTop)")
+    assert tops[0] == tops[1] == tops[2] < tops[3]
     opened.context.close()
 
 
@@ -319,7 +306,7 @@ def test_the_map_shows_beta_in_its_colours(reader: Reader, folder: Path):
     cells = [(2, 18), (10, 10), (22, 18), (35, 3)]
     places = [list(reader.cell((row + 0.5) / 36, (epoch + 0.5) / 20)) for row, epoch in cells]
     for (row, epoch), shown in zip(cells, reader.page.evaluate(code, places), strict=True):
-        expected = colour_map("diverging")[round(float(beta[epoch, row]) * 255)]
+        expected = gradient_colours("diverging")[round(float(beta[epoch, row]) * 255)]
         assert shown == pytest.approx(expected, abs=6)
 
 

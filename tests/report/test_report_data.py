@@ -2,7 +2,10 @@ import base64
 import gzip
 import io
 import json
+import shutil
+import subprocess
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from adawac.data.task import class_colour
 from adawac.errors import MissingFileError, RunError
-from adawac.figures.style import class_colour, colour_map
+from adawac.figures.style import gradient_colours
 from adawac.report import Report, collect
-from adawac.report.blobs import MISSING, SIDE, Blobs, draw_area, draw_image, draw_outline, quantise, thin
-from adawac.runs import Run, RunWriter, Slice, example_run, write_gallery, write_scores
+from adawac.report.blobs import MISSING, SIDE, Blobs, draw_area, draw_image, draw_outline, draw_picture, quantise, thin
+from adawac.report.score_table import rounded
+from adawac.runs import (
+    Bin,
+    Calibration,
+    Reliability,
+    Run,
+    RunWriter,
+    Score,
+    Slice,
+    example_run,
+    write_calibration,
+    write_gallery,
+    write_scores,
+)
 
 
 def decode(codes: np.ndarray, scale: dict[str, Any]) -> np.ndarray:
@@ -82,6 +99,26 @@ def test_samples_and_headline(folders: list[Path], report: Report):
     assert "sparse_low" not in report.data["runs"][0]["headline"]
     assert part["verdict"].startswith("β tells label-dense from label-sparse samples")
     assert report.data["runs"][0]["verdict"] is None
+    assert report.data["outcome"].startswith("adawac: β ended near 0 (below 0.2) on ")
+    assert "highest first: " in report.data["outcome"]
+
+
+def test_unlabelled_and_partly_ignored_samples_are_marked(tmp_path: Path):
+    example_run(tmp_path / "run", slices=10)
+    table = Run(tmp_path / "run").samples
+    assert table is not None
+    unlabelled, ignored = np.arange(len(table)) % 4 == 1, np.arange(len(table)) % 4 == 2
+    fraction = np.where(unlabelled[:, None], np.nan, table.fraction)
+    fraction[ignored, 0] -= 0.25
+    changed = replace(table, fraction=fraction)
+    changed.write_csv(tmp_path / "run" / "samples.csv")
+    part = collect([tmp_path / "run"]).data["runs"][0]
+    assert [share is None for share in part["samples"]["share"]] == unlabelled.tolist()
+    assert part["samples"]["ignored"] == np.flatnonzero(ignored).tolist()
+    headline = part["headline"]
+    assert (headline["unlabelled"], headline["partly_ignored"]) == (unlabelled.sum(), ignored.sum())
+    assert headline["sparse"] + headline["dense"] + headline["unlabelled"] == len(table)
+    assert not {suspect["row"] for suspect in part["suspects"]} & set(np.flatnonzero(unlabelled).tolist())
 
 
 def test_weights_without_consistency_send_nothing_there(tmp_path: Path):
@@ -362,6 +399,47 @@ def test_large_runs_say_that_they_were_thinned(folders: list[Path], monkeypatch:
     assert len(part["samples"]["id"]) == 15
 
 
+def test_pictures_keep_their_colours(tmp_path: Path):
+    rows, columns = np.mgrid[:40, :60]
+    image = np.stack([rows * 6, columns * 4, np.full_like(rows, 90)]).astype(np.uint8)
+    blobs = Blobs()
+    drawn = draw_picture(Slice(id="a", image=image, in_colour=True), blobs)
+    thumbnail = Image.open(io.BytesIO(base64.b64decode(blobs.texts[drawn["image"]])))
+    assert (thumbnail.format, thumbnail.mode, thumbnail.size, drawn["channels"]) == ("JPEG", "RGB", (60, 40), 1)
+    assert blobs.texts[drawn["image"]].startswith("/9j/")  # by which the page knows it
+    assert np.abs(np.asarray(thumbnail).astype(int) - np.moveaxis(image, 0, 2)).mean() < 3
+    scan = draw_picture(Slice(id="a", image=image), blobs)
+    assert Image.open(io.BytesIO(base64.b64decode(blobs.texts[scan["image"]]))).mode == "L"
+    assert scan["channels"] == 3
+    shares = Slice(id="a", image=(image / 255).astype(np.float32), in_colour=True)
+    np.testing.assert_array_equal(shares.colours, np.moveaxis(image, 0, 2))
+
+
+def test_detection_of_empty_cases_is_a_table_with_differences(tmp_path: Path):
+    truth = {f"c{number}": number < 4 for number in range(10)}
+    found = {"first": {"c0", "c1", "c9"}, "second": {"c0", "c1", "c2"}}
+    runs = []
+    for name, cases in found.items():
+        RunWriter(tmp_path / name, epochs=1).close("finished")
+        scores = []
+        for case, present in truth.items():
+            outcome = {(True, False): "missed", (False, True): "invented", (False, False): "absent"}.get(
+                (present, case in cases)
+            )
+            for metric in ("missed", "invented", "absent", "dice"):
+                value = float(outcome == metric)
+                scores.append(Score(patient=case, case=case, label=1, class_name="stain", metric=metric, value=value))
+        write_scores(tmp_path / name, "test-strict", scores)
+        runs.append(tmp_path / name)
+    tables = {table["metric"]: table for table in collect(runs).data["scores"]}
+    (sensitivity,), (specificity,) = (tables[f"case_{name}"]["rows"] for name in ("sensitivity", "specificity"))
+    assert [cell["mean"] for cell in sensitivity["cells"]] == [0.5, 0.75]
+    assert [cell["mean"] for cell in specificity["cells"]] == [rounded(5 / 6), 1.0]
+    assert (sensitivity["cells"][0]["patients"], specificity["cells"][0]["patients"]) == (4, 6)
+    assert sensitivity["differences"][0]["mean"] == 0.25
+    assert tables["case_sensitivity"]["higher_is_better"]
+
+
 def test_thumbnails(tmp_path: Path):
     rng = np.random.default_rng(0)
     wide = Image.open(io.BytesIO(draw_image(rng.normal(size=(2, 300, 600)))))
@@ -384,9 +462,60 @@ def test_thumbnails(tmp_path: Path):
 
 
 def test_maps_and_blobs():
-    pale, ends = colour_map("diverging")[127], colour_map("diverging")
+    pale, ends = gradient_colours("diverging")[127], gradient_colours("diverging")
     assert sum(pale) > max(sum(ends[0]), sum(ends[-1]))
-    lightness = [0.3 * red + 0.59 * green + 0.11 * blue for red, green, blue in colour_map("sequential")]
+    lightness = [0.3 * red + 0.59 * green + 0.11 * blue for red, green, blue in gradient_colours("sequential")]
     assert lightness == sorted(lightness)
     blobs = Blobs()
     assert [blobs.add(b"a"), blobs.add(b"b"), blobs.add(b"a")] == [0, 1, 0]
+
+
+def test_a_damaged_record_is_named_on_the_page_and_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    folder = example_run(tmp_path / "run", slices=10, epochs=6).folder
+    whole = (folder / "history.bin").read_bytes()
+    (folder / "history.bin").write_bytes(whole[: len(whole) // 2])
+    (part,) = (part for part in collect([folder]).data["runs"][0]["missing"] if part["part"] == "history.bin")
+    assert not part["normal"]
+    assert "of 6" in part["why"]
+    assert "history.bin" in caplog.text
+
+
+def test_whole_numbers_are_never_rounded(tmp_path: Path):
+    seed = 12345678901234567890  # more than a double holds
+    folder = example_run(tmp_path / "run", slices=10, epochs=2).folder
+    info = json.loads((folder / "run.json").read_text())
+    info["summary"] |= {"seed": seed, "lr": 0.25}
+    (folder / "run.json").write_text(json.dumps(info))
+    with RunWriter(folder, resume=True) as run:
+        run.log_metrics(2, {"skipped": 1234567})
+    part = collect([folder]).data["runs"][0]
+    assert part["summary"]["seed"] == str(seed)
+    assert part["summary"]["lr"] == 0.25
+    assert part["curves"]["series"]["skipped"][-1] == 1234567
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_page_rounds_fractions_and_no_whole_numbers():
+    text = (files("adawac.report") / "assets" / "elements.js").read_text(encoding="utf-8")
+    values = "[1234, 1234567, -20, 0, 1234.5678, 0.00012345, 1e300, null].map(number)"
+    shown = subprocess.run(
+        ["node", "-e", f"{text}\nconsole.log(JSON.stringify({values}))"], check=True, capture_output=True
+    ).stdout
+    assert json.loads(shown) == ["1234", "1234567", "−20", "0", "1230", "1.2e−4", "1.0e+300", "–"]
+
+
+def test_a_calibrated_run_shows_how_reliable_its_probabilities_are(tmp_path: Path) -> None:
+    run = example_run(tmp_path / "run")
+    assert collect([run]).data["runs"][0]["calibration"] is None
+    bins = (Bin(low=0.6, high=2 / 3, count=100, confidence=0.63, accuracy=0.5),)
+    reliability = Reliability(cross_entropy=0.4, ece=0.01, ece_foreground=0.13, bins=bins)
+    facts = {"checkpoint": "last", "epoch": 20, "tta": False, "part": "val", "cases": 3, "pixels": 900}
+    calibration = Calibration(temperature=1.5, before=reliability, after=reliability, **facts)
+    write_calibration(run.folder, calibration)
+    assert Run(run.folder).calibration == calibration
+    shown = collect([run.folder]).data["runs"][0]["calibration"]
+    assert (shown["temperature"], shown["before"]["bins"][0]["accuracy"]) == (1.5, 0.5)
+    (run.folder / "calibration.json").write_text('{"temperature": "hot"}')
+    part = collect([run.folder]).data["runs"][0]
+    assert part["calibration"] is None
+    assert any("calibration" in entry["why"] for entry in part["missing"])

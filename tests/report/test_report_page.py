@@ -9,8 +9,8 @@ import pytest
 
 from adawac.cli import run as run_cli
 from adawac.errors import ConfigError, RunError
-from adawac.report import collect, render, write_report
-from adawac.runs import example_run
+from adawac.report import collect, render, watch_page, write_report
+from adawac.runs import Run, example_run
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -124,3 +124,28 @@ def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert len(json.loads(data)["pictures"]) == 1
     assert run_cli(["report", str(tmp_path / "absent")]) == 2
     assert "Expected a run folder" in capsys.readouterr().err
+
+
+def test_only_a_report_of_the_same_runs_is_replaced_without_asking(tmp_path: Path):
+    runs = [
+        example_run(tmp_path / name / "run", cases=["c"], slices=2, epochs=1, seed=seed).folder
+        for seed, name in enumerate("ab")
+    ]
+    for folder, created in zip(runs, ("2026-01-01", "2026-01-02"), strict=True):
+        info = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(info | {"created": created}))
+    page = tmp_path / "report.html"
+    write_report(runs[0], page)
+    write_report(runs[0], page)
+    write_report(runs, page)  # the first run is still in it
+    with pytest.raises(ConfigError, match="is a report of run, run"):
+        write_report(runs[0], page)
+    with pytest.raises(ConfigError, match="`overwrite=True`"):
+        watch_page(Run(runs[1]), page, every=1)
+    write_report(runs[0], page, overwrite=True)
+    page.write_text("<html>somebody else's</html>")
+    with pytest.raises(ConfigError, match="is no report"):
+        write_report(runs[0], page)
+    assert "somebody" in page.read_text()
+    assert run_cli(["report", str(runs[0]), "--out", str(page)]) == 2
+    assert run_cli(["report", str(runs[0]), "--out", str(page), "--overwrite"]) == 0

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from adawac.report.contents import read_curves
-from adawac.report.verdict import describe_weights
+from adawac.report.verdict import describe_outcome, describe_weights
 from adawac.runs import example_run
 
 
@@ -105,3 +105,23 @@ def test_verdict_of_a_run(tmp_path):
     assert said.startswith("β tells label-dense from label-sparse samples almost perfectly (AUC 1.00).")
     plain = example_run(tmp_path / "plain", slices=10, method="baseline")
     assert describe_weights(plain, read_curves(plain)) is None
+
+
+def test_outcome_counts_both_ends_and_ranks_the_scores(tmp_path):
+    run = example_run(tmp_path / "run", slices=10)
+    plain = example_run(tmp_path / "plain", slices=10, method="baseline")
+    said = describe_outcome({"adawac": run, "baseline": plain}, {"baseline": 0.712, "adawac": 0.65})
+    beta, sparse = run.history["beta"][-2:].mean(0), run.samples.label_sparse
+    low, high = int((beta[sparse] < 0.2).sum()), int((beta[~sparse] > 0.8).sum())
+    assert low
+    assert high
+    assert said == (
+        f"adawac: β ended near 0 (below 0.2) on {low} of {sparse.sum()} empty slices and near 1 (above 0.8) on {high} "
+        f"of {(~sparse).sum()} label-dense slices. "
+        "Mean DSC on the scored cases, highest first: baseline 71.2, adawac 65.0."
+    )
+    assert describe_outcome({"run": run}, {}).startswith("β ended near 0")
+    assert describe_outcome({"plain": plain}, {"plain": 0.5}) == "Mean DSC on the scored cases: plain 50.0."
+    assert describe_outcome({"plain": plain}, {}) == ""
+    many = describe_outcome({}, {name: index / 10 for index, name in enumerate("abcde")})
+    assert many == "Mean DSC on the scored cases, highest first: e 40.0, d 30.0, c 20.0 and 2 more."

@@ -93,12 +93,15 @@ def test_a_moment_that_cannot_be_read_keeps_the_last_page(tmp_path: Path, monkey
     def fail(*_: object, **__: object) -> None:
         raise ValueError("half an array")
 
-    monkeypatch.setattr("adawac.report.page.write_report", fail)
-    with pytest.raises(ValueError, match="half an array"):
-        watch_page(run, out, every=5)
-    out.write_text("the last page")
+    with monkeypatch.context() as patch:
+        patch.setattr("adawac.report.page.write_report", fail)
+        with pytest.raises(ValueError, match="half an array"):
+            watch_page(run, out, every=5)
     watch_page(run, out, every=5)
-    assert out.read_text() == "the last page"
+    last = out.read_bytes()
+    monkeypatch.setattr("adawac.report.page.write_report", fail)
+    watch_page(run, out, every=5)
+    assert out.read_bytes() == last
     assert trainer.writer is not None
     trainer.writer.close("interrupted")
 

@@ -1,6 +1,5 @@
 """A browser, and pages of the viewer in it. The DICOM series of the prediction's tests are looked at, too."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,24 +7,19 @@ from typing import Any
 import pytest
 
 from adawac.inference.label_files import class_table, write_sidecar
+from tests.browser import chromium
 from tests.viewer.viewed_scans import block, make_scan, save
 from tests.viewer.viewer_page import OPTIONS, Reader
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.skip("there is no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as tool:
-        opened = tool.chromium.launch(executable_path=path, args=OPTIONS)
+    with chromium(OPTIONS) as opened:
         page = opened.new_page()
         if not page.evaluate("!!document.createElement('canvas').getContext('webgl2')"):
             pytest.skip("this Chromium has no WebGL2")
         page.close()
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from adawac.data.task import class_colour
 from adawac.errors import AdawacError, DataError, MissingFileError
-from adawac.figures.style import class_colour
 from adawac.inference.label_files import class_table, write_labels, write_sidecar
 from adawac.inference.volumes import Volume
 from adawac.viewer import Scene, build_scene
+from tests.data.scans import flip_bit
 from tests.viewer.viewed_scans import AFFINE, BLOCK, SHAPE, block, make_scan, save
 
 
@@ -248,12 +249,17 @@ def test_a_missing_scan(tmp_path: Path):
 def test_a_broken_scan(tmp_path: Path):
     with pytest.raises(DataError, match=r"scan\.nii\.gz cannot be read .*truncated"):
         build_scene(truncate(save(tmp_path / "scan.nii.gz", np.random.default_rng(0).normal(size=SHAPE))))
+    with pytest.raises(DataError, match=r"flipped\.nii\.gz cannot be read .*CRC"):
+        build_scene(flip_bit(make_scan(tmp_path / "flipped.nii.gz")))
     (tmp_path / "text.nii").write_text("no NIfTI at all")
     with pytest.raises(DataError, match=r"text\.nii cannot be read"):
         build_scene(tmp_path / "text.nii")
     (tmp_path / "picture.png").write_bytes(b"png")
-    with pytest.raises(AdawacError, match=r"picture\.png cannot be shown\. Expected a NIfTI file .* or a DICOM image"):
+    with pytest.raises(AdawacError, match=r"Expected PNG in .*picture\.png"):
         build_scene(tmp_path / "picture.png")
+    (tmp_path / "notes.txt").write_bytes(b"text")
+    with pytest.raises(AdawacError, match=r"notes\.txt cannot be shown\. Expected a NIfTI file .* or a DICOM image"):
+        build_scene(tmp_path / "notes.txt")
 
 
 def test_rgb_images_are_not_scans(tmp_path: Path):
@@ -286,7 +292,7 @@ def test_a_scan_is_no_label_map(tmp_path: Path, scan: Path):
 
 
 def test_other_bad_label_maps(tmp_path: Path, scan: Path):
-    with pytest.raises(MissingFileError, match=r"nowhere\.nii does not exist"):
+    with pytest.raises(MissingFileError, match=r"nowhere\.nii is not there"):
         build_scene(scan, [tmp_path / "nowhere.nii"])
     with pytest.raises(DataError, match=r"Expected a 3D label map, but got shape \(30, 24, 18, 2\)"):
         build_scene(scan, [save(tmp_path / "two.nii", np.zeros((*SHAPE, 2), np.uint8))])
@@ -316,5 +322,5 @@ def test_the_page_has_no_inline_script_or_style_which_its_policy_would_stop():
 def test_unreadable_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "closed.nii").write_text("no NIfTI at all")
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(DataError, match=r"closed\.nii is not readable\. Change its permissions"):
+    with pytest.raises(DataError, match=r"closed\.nii may not be read\. Change its permissions"):
         build_scene(tmp_path / "closed.nii")

@@ -8,38 +8,20 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 
-from adawac.figures.style import class_colour
+from adawac.data.task import class_colour
 from adawac.viewer import serve
+from tests.browser import WatchedPage
 
-# WebGL in software, and no other host to talk to.
-OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--use-gl=angle",
-    "--use-angle=swiftshader",
-    "--enable-unsafe-swiftshader",
-    "--disable-background-networking",
-)
+# WebGL in software.
+OPTIONS = ("--headless=new", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 
 
-class Reader:
-    """The page of a viewer; a request to another place, and any message in the console, is noted."""
+class Reader(WatchedPage):
+    """The page of a viewer."""
 
     def __init__(self, browser: Any, scan: Path, labels: Sequence[Path] = (), **options: Any):
         self.viewer = serve(scan, labels)
-        settings = {"viewport": {"width": 760, "height": 600}, "color_scheme": "light", **options}
-        self.context = browser.new_context(**settings)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self._check(request.url))
-        self.page.goto(self.viewer.url)
-        self.page.wait_for_selector("html[data-ready]", state="attached")
-
-    def _check(self, url: str) -> None:
-        if not url.startswith((self.viewer.url, "data:", "blob:")):
-            self.complaints.append(f"a request for {url}")
+        super().__init__(browser, self.viewer.url, (760, 600), **options)
 
     def picture(self) -> Any:
         """What is on the canvas, as it is composed on the page: (height, width, 3) from 0 to 255."""

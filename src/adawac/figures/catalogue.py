@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adawac.errors import ConfigError, UnknownNameError, near
+from adawac.errors import ConfigError, check_known
 from adawac.figures.style import Style, Theme, Width
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def compose(
     **options: Any,
 ) -> "Picture":
     """Draw a figure and return it with its title and description; the arguments are those of `draw`."""
-    _check_name(name)
+    check_known(name, FIGURES, "the name of a figure")
     style = Style(theme=theme, width=width)
     opened = _open(runs)
     check_figure(name, len(opened), width=width, **options)
@@ -74,7 +74,7 @@ def compose(
 
 def check_figure(name: str, num_runs: int, *, width: Width = "column", **options: Any) -> None:
     """Refuse what could not be drawn of any run, before there are runs; the arguments are those of `draw`."""
-    _check_name(name)
+    check_known(name, FIGURES, "the name of a figure")
     Style(width=width)  # refuses other widths
     if name in _OF_ONE_RUN and num_runs > 1:
         raise ConfigError(f"Expected one run for the figure {name!r}, but got {num_runs}. Draw one for each.")
@@ -86,11 +86,6 @@ def check_figure(name: str, num_runs: int, *, width: Width = "column", **options
         raise ConfigError(
             f"Expected only options of the figure {name!r} ({listed}), but got {', '.join(unknown)}. Leave it out."
         )
-
-
-def _check_name(name: str) -> None:
-    if name not in FIGURES:
-        raise UnknownNameError(f"Expected the name of a figure, but got {name!r}. Near names: {near(name, FIGURES)}.")
 
 
 def _function(name: str) -> "Callable[..., Picture]":

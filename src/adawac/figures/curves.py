@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from adawac.data.cases import SampleTable
-from adawac.errors import ConfigError, RunError, near
+from adawac.errors import ConfigError, RunError, check_known
 from adawac.figures.display_names import plain, progress, run_labels
 from adawac.figures.picture import Picture, count_whole, legend_below, new_figure, set_title, write_reason
 from adawac.figures.style import Array, Style
@@ -29,12 +29,8 @@ def curves(
 ) -> Picture:
     """Draw cross-entropy and consistency of slices of one case, from the one with least foreground to the densest.
 
-    Args:
-        run: The run.
-        style: How it looks.
-        case: The case's id; by default the one whose slices span most, from empty to dense.
-        slices: Slice numbers; by default four, from the emptiest to the densest.
-        scale: Of the losses. On a logarithmic one, a loss of exactly 0 runs off the panel.
+    By default the case is the one whose slices span most, from empty to dense, and four of its slices are drawn, from
+    the emptiest to the densest. On a logarithmic scale of the losses, a loss of exactly 0 runs off the panel.
     """
     if scale not in ("log", "linear"):
         raise ConfigError(f"Expected a log or linear scale, but got {scale!r}. Choose one.")
@@ -42,7 +38,9 @@ def curves(
     table = run.samples
     assert table is not None  # it was required
     foreground = 1 - np.nan_to_num(table.fraction[:, 0], nan=1.0)
-    case = _widest_case(table, foreground) if case is None else _known_case(run, table, case)
+    if case is not None:
+        check_known(case, table.cases, f"a case of {run.folder}", RunError)
+    case = _widest_case(table, foreground) if case is None else case
     rows = _rows(run, table, case, foreground, slices)
 
     columns = min(len(rows), 4 if style.wide else 2)
@@ -78,12 +76,6 @@ def _widest_case(table: SampleTable, foreground: Array) -> str:
         return bool((shares == 0).any() and (shares > 0).any()), float(shares.max())
 
     return max(table.cases, key=merit)
-
-
-def _known_case(run: Run, table: SampleTable, case: str) -> str:
-    if case not in table.cases:
-        raise RunError(f"Expected a case of {run.folder}, but got {case!r}. Near names: {near(case, table.cases)}.")
-    return case
 
 
 def _rows(run: Run, table: SampleTable, case: str, foreground: Array, slices: Sequence[int] | None) -> Array:

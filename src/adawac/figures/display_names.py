@@ -3,10 +3,24 @@
 import functools
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from adawac.figures.style import families
 from adawac.runs import Run
+from adawac.runs.layout import HISTORY
 
+METRIC_NAMES = {
+    "loss": "loss",
+    "ell_ce": "CE",
+    "ell_dice": "Dice",
+    "reg_ac": "ACR",
+    "beta_sparse": "β sparse",
+    "beta_dense": "β dense",
+    "beta_auc": "AUC of β",
+    "val_dice": "val DSC",
+    "slices_per_second": "slices/s",
+}
+"""What a line about an epoch calls its numbers."""
 _TELLING = ("preset", "model", "subset", "seed")
 
 
@@ -73,6 +87,15 @@ def numbered(labels: Sequence[str]) -> list[str]:
     return result
 
 
+def folder_names(paths: Sequence[Path]) -> list[str]:
+    """Return as few of the last parts of the paths as it takes to tell different ones apart."""
+    parts = [path.resolve().parts for path in paths]
+    depth = 1
+    while len({path[-depth:] for path in parts}) < len(set(parts)):
+        depth += 1
+    return ["/".join(path[-depth:]) for path in parts]
+
+
 def _about(run: Run) -> dict[str, object]:
     """Return what tells a run from others; without a summary, as far as its configuration says it."""
     method, model = (run.settings.get(part) for part in ("method", "model"))
@@ -93,10 +116,10 @@ def _alike(parts: list[list[str]]) -> list[list[int]]:
 
 
 def progress(run: Run) -> str:
-    """Return the status and epoch of an unfinished run; nothing for a finished one."""
-    if run.status == "finished":
-        return ""
-    return f"{run.status}, epoch {run.epoch} of {run.info.get('epochs') or '?'}"
+    """Return the status and epoch of an unfinished run, and where its history is damaged; nothing for a whole one."""
+    status = "" if run.status == "finished" else f"{run.status}, epoch {run.epoch} of {run.info.get('epochs') or '?'}"
+    damage = f"{HISTORY} is damaged after epoch {run.history.epochs[-1]}" if HISTORY in run.damaged else ""
+    return "; ".join(filter(None, (status, damage)))
 
 
 def class_name(runs: Sequence[Run], label: int, most: int = 18) -> str:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from adawac.errors import ConfigError, RunError, near
+from adawac.data.task import class_colour
+from adawac.errors import ConfigError, RunError, check_known
 from adawac.figures.display_names import class_name, lines, run_labels, slice_name
 from adawac.figures.picture import Picture, legend_below, new_figure, set_title, with_results, write_reason
 from adawac.figures.style import Array, Style
@@ -60,11 +61,48 @@ def overlays(
 
     names = {number: class_name(runs, number) for number in classes}
     if classes:
-        handles = [Patch(facecolor=style.class_colour(number)) for number in classes]
+        handles = [Patch(facecolor=class_colour(number)) for number in classes]
         legend_below(figure, handles, list(names.values()), 8 if style.wide else 3)
     title = f"{how}, gallery {name}"
     set_title(figure, style, title)
     return Picture(figure=figure, title=title, alt=_describe(chosen, rows, labels, runs[0], names), style=style)
+
+
+def draw_doubt(shown: Slice, doubt: Array, names: Sequence[str], title: str, style: Style) -> Picture:
+    """Draw a slice whose label is in doubt: the label, what a network sees, and where they contradict each other.
+
+    Args:
+        shown: The slice, with label and prediction.
+        doubt: (H, W) how far the network contradicts each pixel's label, from 0 to 1.
+        names: Name of each class.
+        title: Which slice it is, and why it is shown.
+        style: How it looks.
+    """
+    from matplotlib.patches import Patch
+
+    figure = new_figure(style, (style.inches - 0.2) / 3 * min(_height(shown), 2.0) + 0.95, "compressed")
+    panels = figure.subplots(1, 3)
+    maps = {"label": shown.label, "network that never saw the patient": shown.prediction}
+    present = [np.unique(labels).tolist() for labels in maps.values() if labels is not None]
+    classes = sorted({number for numbers in present for number in numbers} - {0})
+    colours = {number: class_colour(number) for number in classes}
+    for axes, (name, labels) in zip(panels, maps.items(), strict=False):
+        _show(axes, shown, labels, colours)
+        axes.set_title(name, loc="center")
+    _show(panels[2], shown, None, colours)
+    aspect = shown.spacing[0] / shown.spacing[1]
+    seen = np.ma.masked_less_equal(doubt, 0)
+    panels[2].imshow(seen, cmap="autumn_r", vmin=0, vmax=1, alpha=0.85, aspect=aspect, interpolation="none")
+    panels[2].set_title("suspicious pixels", loc="center")
+    for axes in panels:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+    handles = [Patch(facecolor=colour) for colour in colours.values()]
+    if handles:
+        legend_below(figure, handles, [names[number] for number in classes], 8 if style.wide else 3)
+    set_title(figure, style, title)
+    alt = f"{title} Beside the label stand what the network sees, and the {int((doubt > 0).sum())} suspicious pixels."
+    return Picture(figure=figure, title=title, alt=alt, style=style)
 
 
 def slice_dice(shown: Slice) -> float:
@@ -83,21 +121,22 @@ def painted(classes: Array, colours: Mapping[int, str]) -> npt.NDArray[np.float6
     rgba = np.zeros((*classes.shape, 4))
     for label, colour in colours.items():
         rgba[classes == label, :3] = to_rgb(colour)
+    rgba[..., 3] = np.where(classes == 0, 0.0, np.where(edges(classes), 1.0, _FILL))
+    return rgba
+
+
+def edges(classes: Array) -> npt.NDArray[np.bool_]:
+    """Return (H, W): whether a pixel is next to one of another class."""
     around = np.pad(classes, 1, mode="edge")
     neighbours = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
-    edge = np.any([neighbour != classes for neighbour in neighbours], axis=0)
-    rgba[..., 3] = np.where(classes == 0, 0.0, np.where(edge, 1.0, _FILL))
-    return rgba
+    edge: npt.NDArray[np.bool_] = np.any([neighbour != classes for neighbour in neighbours], axis=0)
+    return edge
 
 
 def _known(galleries: Sequence[Gallery], ids: Sequence[str], runs: Sequence[Run]) -> list[str]:
     known = {sample for gallery in galleries for sample in gallery}
     for name in ids:
-        if name not in known:
-            raise RunError(
-                f"Expected slices of the gallery of {runs[0].folder}, but got {name!r}. "
-                f"Near names: {near(name, known)}."
-            )
+        check_known(name, known, f"slices of the gallery of {runs[0].folder}", RunError)
     return list(dict.fromkeys(ids))
 
 
@@ -131,25 +170,34 @@ def _grid(
     """Draw the panels, and return the figure and the classes in it."""
     columns = 2 + len(labels)
     scans = [next(shown for shown in row if shown is not None) for row in rows]
-    tallest = max(_height(scan) for scan in scans)
-    size = (style.inches - 0.35) / columns
-    height = min(size * tallest, 3.0)
+    sides = [(scan.image.shape[-2:], scan.spacing) for scan in scans]
+    tallest = max(high * tall / (wide * broad) for (high, wide), (tall, broad) in sides)  # over the width, in mm
+    height = min((style.inches - 0.35) / columns * tallest, 3.0)
     letters = max(8, int(height / _LETTER))
     figure = new_figure(style, len(rows) * height + 0.75, "compressed")
     grid = figure.subplots(len(rows), columns, squeeze=False)
     maps = [labels for row in rows for shown in row if shown for labels in (shown.label, shown.prediction)]
     classes = sorted({label for labels in maps if labels is not None for label in np.unique(labels).tolist()} - {0})
-    colours = {label: style.class_colour(label) for label in classes}
+    colours = {label: class_colour(label) for label in classes}
     for panels, row, scan, name in zip(grid, rows, scans, names, strict=True):
         _show(panels[0], scan, None, colours)
         panels[0].set_ylabel("\n".join(line for part in name if part for line in lines(part, letters)))
-        _show_map(panels[1], style, scan, scan.label, colours, "no ground truth")
+        if scan.label is None:
+            write_reason(panels[1], style, "no ground truth", 0.2)
+        else:
+            _show(panels[1], scan, scan.label, colours)
         for axes, shown in zip(panels[2:], row, strict=True):
-            prediction = None if shown is None else shown.prediction
-            _show_map(axes, style, scan, prediction, colours, "no prediction in this run's gallery")
+            if shown is None or shown.prediction is None:
+                write_reason(axes, style, "no prediction in this run's gallery", 0.2)
+            else:
+                _show(axes, scan, shown.prediction, colours)
             if shown is not None and not np.isnan(score := slice_dice(shown)):
                 _write_score(axes, score)
-    for axes, label in zip(grid[0], ["scan", "ground truth", *labels], strict=True):
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+    shown_first = "scan" if any(scan.colours is None for scan in scans) else "picture"
+    for axes, label in zip(grid[0], [shown_first, "ground truth", *labels], strict=True):
         axes.set_title(label, loc="center")
     return figure, classes
 
@@ -161,27 +209,17 @@ def _height(scan: Slice) -> float:
 
 
 def _show(axes: "Axes", scan: Slice, classes: Array | None, colours: Mapping[int, str]) -> None:
-    image = (scan.image if scan.image.ndim == 2 else scan.image[0]).astype(np.float64)
-    seen = image[np.isfinite(image)]
-    low, high = np.percentile(seen, [0.5, 99.5]) if seen.size else (0.0, 1.0)
     aspect = scan.spacing[0] / scan.spacing[1]
-    axes.imshow(image, cmap="gray", vmin=low, vmax=max(high, low + 1e-9), aspect=aspect, interpolation="none")
+    if scan.colours is not None:
+        axes.imshow(scan.colours, aspect=aspect, interpolation="none")
+    else:
+        image = (scan.image if scan.image.ndim == 2 else scan.image[0]).astype(np.float64)
+        seen = image[np.isfinite(image)]
+        low, high = np.percentile(seen, [0.5, 99.5]) if seen.size else (0.0, 1.0)
+        axes.imshow(image, cmap="gray", vmin=low, vmax=max(high, low + 1e-9), aspect=aspect, interpolation="none")
     if classes is not None:
         axes.imshow(painted(classes, colours), aspect=aspect, interpolation="none")
-    axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-
-
-def _show_map(
-    axes: "Axes", style: Style, scan: Slice, classes: Array | None, colours: Mapping[int, str], missing: str
-) -> None:
-    if classes is None:
-        axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_visible(False)
-        write_reason(axes, style, missing, 0.2)
-    else:
-        _show(axes, scan, classes, colours)
 
 
 def _write_score(axes: "Axes", score: float) -> None:

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from adawac.errors import ConfigError, RunError, near
+from adawac.errors import ConfigError, RunError, check_known
 from adawac.figures.style import Array, Style
 from adawac.files import beside, explained
 
@@ -49,7 +49,7 @@ class Picture:
         path = Path(path)
         ending = check_ending(path)
         with (
-            explained(ConfigError, str(path), "Make room, or give another --out."),
+            explained(ConfigError, str(path), "Make room, or give another `out`."),
             self.style.applied(),
             beside(path) as temporary,
         ):
@@ -157,8 +157,7 @@ def with_results(
         return sum(name in names for names in names_of.values()), name.startswith("test-strict"), name[:4] == "test"
 
     name = max(known, key=merit) if name is None else name
-    if name not in known:
-        raise RunError(f"Expected the name of {kind}, but got {name!r}. Near names: {near(name, known)}.")
+    check_known(name, known, f"the name of {kind}", RunError)
     having = [run for run in runs if name in names_of[id(run)]]
     for run in runs:
         if name not in names_of[id(run)]:

@@ -1,5 +1,6 @@
 """Scores of every class and patient, run beside run: a point is a patient, a line joins the same patient's points."""
 
+import itertools
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,7 @@ ByClass = dict[int | None, dict[str, float]]
 def scores(runs: Sequence[Run], style: Style, *, evaluation: str | None = None) -> Picture:
     """Draw how Dice and HD95 are distributed over patients, class by class.
 
-    Args:
-        runs: The runs.
-        style: How it looks.
-        evaluation: Which scores; by default those of an evaluation that the runs have in common.
+    The scores are those of an `evaluation`, by default of one that the runs have in common.
     """
     asked = len(runs)
     name, runs = with_results(runs, "scores", evaluation)
@@ -90,6 +88,7 @@ def _rows(of_runs: Sequence[Sequence[Score]]) -> dict[int | None, str]:
 
 
 def _panel(axes: "Axes", style: Style, tables: Sequence[ByClass], rows: Iterable[int | None]) -> None:
+    """Draw for each class and run the box from quartile to quartile, the median, and the patients."""
     patients = sorted({patient for table in tables for values in table.values() for patient in values})
     if not patients:
         write_reason(axes, style, "every case was left out", 0.3)
@@ -99,64 +98,45 @@ def _panel(axes: "Axes", style: Style, tables: Sequence[ByClass], rows: Iterable
     faint = float(np.clip(12 / len(patients), 0.3, 0.8))
     for row, label in enumerate(rows):
         heights = [row + (number + 0.5) * band - _BAND / 2 for number in range(len(tables))]
-        _join(axes, style, [table[label] for table in tables], heights, spread, 0.7 * faint)
-        for number, (table, height) in enumerate(zip(tables, heights, strict=True)):
-            _distribution(axes, style.series(number), table[label], height, band, spread, faint)
+        points = [
+            {patient: (value, height + spread[patient]) for patient, value in table[label].items()}
+            for table, height in zip(tables, heights, strict=True)
+        ]
+        _join(axes, points, style.muted, 0.7 * faint)
+        for number, (of_run, height) in enumerate(zip(points, heights, strict=True)):
+            if not of_run:
+                continue
+            x, y = zip(*of_run.values(), strict=True)
+            low, middle, high = np.percentile(x, [25, 50, 75])
+            (colour, marker), half = style.series(number), 0.4 * band
+            axes.barh(height, high - low, left=low, height=2 * half, color=colour, alpha=0.3, linewidth=0, zorder=2)
+            axes.vlines(middle, height - half, height + half, colors=colour, linewidths=1.6, zorder=4)
+            axes.scatter(x, y, s=5, marker=marker, color=colour, alpha=faint, linewidths=0, zorder=3)
     axes.axhline(0.5, color=style.muted, linewidth=0.6)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.04)
 
 
-def _join(
-    axes: "Axes",
-    style: Style,
-    tables: Sequence[dict[str, float]],
-    heights: Sequence[float],
-    spread: dict[str, float],
-    faint: float,
-) -> None:
+def _join(axes: "Axes", points: Sequence[dict[str, tuple[float, float]]], colour: str, faint: float) -> None:
     """Draw a line between the points of one patient in neighbouring runs."""
     from matplotlib.collections import LineCollection
 
     segments = [
-        [(table[patient], height + spread[patient]), (after[patient], below + spread[patient])]
-        for table, after, height, below in zip(tables, tables[1:], heights, heights[1:], strict=False)
-        for patient in sorted(table.keys() & after.keys())
+        [first[patient], second[patient]]
+        for first, second in itertools.pairwise(points)
+        for patient in sorted(first.keys() & second.keys())
     ]
-    axes.add_collection(LineCollection(segments, colors=style.muted, linewidths=0.35, alpha=faint, zorder=1))
-
-
-def _distribution(
-    axes: "Axes",
-    look: tuple[str, str],
-    values: dict[str, float],
-    height: float,
-    band: float,
-    spread: dict[str, float],
-    faint: float,
-) -> None:
-    """Draw the box from quartile to quartile, the median, and the patients."""
-    if not values:
-        return
-    colour, marker = look
-    low, middle, high = np.percentile(list(values.values()), [25, 50, 75])
-    axes.barh(height, high - low, left=low, height=0.8 * band, color=colour, alpha=0.3, linewidth=0, zorder=2)
-    axes.vlines(middle, height - 0.4 * band, height + 0.4 * band, colors=colour, linewidths=1.6, zorder=4)
-    x, y = list(values.values()), [height + spread[patient] for patient in values]
-    axes.scatter(x, y, s=5, marker=marker, color=colour, alpha=faint, linewidths=0, zorder=3)
+    axes.add_collection(LineCollection(segments, colors=colour, linewidths=0.35, alpha=faint, zorder=1))
 
 
 def _legend(style: Style, labels: Sequence[str]) -> tuple[list[Any], list[str]]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = []
-    for number in range(len(labels)):
-        colour, marker = style.series(number)
-        handles.append(Line2D([], [], color=colour, marker=marker, linestyle=""))
-    box = Patch(facecolor=style.muted, alpha=0.4)
-    return [*handles, box], [*labels, "quartiles; line: median; point: patient"]
+    looks = [style.series(number) for number in range(len(labels))]
+    runs = [Line2D([], [], color=colour, marker=marker, linestyle="") for colour, marker in looks]
+    return [*runs, Patch(facecolor=style.muted, alpha=0.4)], [*labels, "quartiles; line: median; point: patient"]
 
 
 def _describe(tables: dict[str, list[ByClass]], labels: Sequence[str]) -> str:

@@ -24,10 +24,6 @@ def separation(runs: Sequence[Run], style: Style) -> Picture:
     """Draw, over epochs: beta of both groups, its area under the curve, the share that is separated, the spreads.
 
     One run has four panels in two rows; several runs have a column each.
-
-    Args:
-        runs: The runs.
-        style: How it looks.
     """
     for run in runs:
         run.require("samples.csv", "history.bin")
@@ -95,24 +91,26 @@ def quartiles(values: Array) -> Array:
 
 def _draw_run(panels: Sequence["Axes"], style: Style, run: Run, share: float) -> Measures:
     assert run.samples is not None  # it was required
-    sparse = run.samples.label_sparse
+    sparse, dense = run.samples.label_sparse, run.samples.label_dense
     epochs = run.history.epochs
     read = {name: run.history.read(name, rows=slice(len(sparse))) for name in ("beta", "reg_ac")}
     measured = measures(run)
     no_beta, no_acr = why_empty(read["beta"], "β"), why_empty(read["reg_ac"], "ACR")
-    one_sided = None if sparse.any() and not sparse.all() else _one_sided(sparse)
+    one_sided = f"There are no label-{'sparse' if dense.any() else 'dense'} samples to tell apart."
+    no_auc = no_beta or (None if sparse.any() and dense.any() else one_sided)
+    margin = max(0.5, 0.02 * float(epochs[-1] - epochs[0]))
     for axes in panels:
         count_whole(axes.xaxis, 4)
-        axes.set_xlim(_span(epochs))
+        axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
     of_beta, auc, sides, spread = panels
     for axes in (of_beta, auc, sides):
         axes.set(ylim=(-0.03, 1.03), yticks=[0, 0.5, 1])
     if no_beta:
         write_reason(of_beta, style, no_beta, 0.75 * share)
     else:
-        _bands(of_beta, style, epochs, read["beta"], sparse)
-    if no_beta or one_sided:
-        write_reason(auc, style, no_beta or one_sided or "", 0.75 * share)
+        _bands(of_beta, style, epochs, read["beta"], sparse, dense)
+    if no_auc:
+        write_reason(auc, style, no_auc, 0.75 * share)
     else:
         auc.axhline(0.5, color=style.muted, linewidth=0.7, linestyle=":")
         _line(auc, epochs, measured["beta_auc"], style.ink, "-")
@@ -126,18 +124,9 @@ def _draw_run(panels: Sequence["Axes"], style: Style, run: Run, share: float) ->
     return measured
 
 
-def _one_sided(sparse: Array) -> str:
-    return f"There are no label-{'dense' if sparse.all() else 'sparse'} samples to tell apart."
-
-
-def _span(epochs: Array) -> tuple[float, float]:
-    margin = max(0.5, 0.02 * float(epochs[-1] - epochs[0]))
-    return float(epochs[0]) - margin, float(epochs[-1]) + margin
-
-
-def _bands(axes: "Axes", style: Style, epochs: Array, beta: Array, sparse: Array) -> None:
+def _bands(axes: "Axes", style: Style, epochs: Array, beta: Array, sparse: Array, dense: Array) -> None:
     axes.axhline(0.5, color=style.muted, linewidth=0.7, linestyle=":")
-    for members, colour, line in ((sparse, style.sparse, "-"), (~sparse, style.dense, "--")):
+    for members, colour, line in ((sparse, style.sparse, "-"), (dense, style.dense, "--")):
         if members.any():
             low, middle, high = quartiles(beta[:, members])
             axes.fill_between(epochs, low, high, color=colour, alpha=0.25, linewidth=0)

@@ -25,13 +25,13 @@ _SMALL, _NORMAL = 7.0, 7.5  # points, on paper: a figure is drawn in its printed
 # Ink, paper, secondary ink, grid.
 _THEMES = {"light": ("#1A1A1A", "#FFFFFF", "#5F5F5F", "#E3E3E3"), "dark": ("#EDEDED", "#14171A", "#A8A8A8", "#34393E")}
 
-# Okabe and Ito's colours, which people with any kind of colour vision can tell apart, and one more.
-_COLOURS = ("#D55E00", "#009E73", "#E69F00", "#F0E442", "#56B4E9", "#CC79A7", "#0072B2", "#9A6FB0")
 _SERIES = {
     "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
     "dark": ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00"),
 }
 _MARKERS = ("o", "s", "^", "D", "v", "P")
+UNSEEN = "#9A9A9A"
+"""What was not seen, in a heat map."""
 
 # For names that DejaVu Sans, which comes with matplotlib, has no glyphs for; used if they are installed.
 _FURTHER_FONTS = (
@@ -125,29 +125,6 @@ class Style:
         colours = _SERIES[self.theme]
         return colours[number % len(colours)], _MARKERS[(number + number // len(colours)) % len(_MARKERS)]
 
-    @staticmethod
-    def class_colour(label: int) -> str:
-        """Return the colour of a class; from the ninth on they repeat lighter, then darker."""
-        from matplotlib.colors import to_hex, to_rgb
-
-        turn, index = divmod(label - 1, len(_COLOURS))
-        towards, share = ((0.0, 0.0), (1.0, 0.5), (0.0, 0.4))[turn % 3]
-        red, green, blue = ((1 - share) * channel + share * towards for channel in to_rgb(_COLOURS[index]))
-        return str(to_hex((red, green, blue)))
-
-    def sequential(self) -> "Colormap":
-        """Return a perceptually uniform map on whose dark end black lines can still be seen."""
-        return _part_of("cividis", 0.22, 1.0, self.unseen)
-
-    def diverging(self) -> "Colormap":
-        """Return a map that is palest in its middle, blue below and red above."""
-        return _part_of("RdBu_r", 0.08, 0.92, self.unseen)
-
-    @property
-    def unseen(self) -> str:
-        """What was not seen, in a heat map."""
-        return "#9A9A9A"
-
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Apply the style to whatever matplotlib makes in this block."""
@@ -197,26 +174,21 @@ class Style:
         }
 
 
-def _part_of(name: str, start: float, end: float, unseen: str) -> "Colormap":
+@cache
+def gradient(kind: Literal["diverging", "sequential"]) -> "Colormap":
+    """Return a colour map: `diverging` for beta, palest at 1/2; `sequential` for what has no middle, dark to bright."""
     import matplotlib
     from matplotlib.colors import ListedColormap
 
+    # Without the darkest ends, on which black lines could not be seen.
+    name, start, end = ("RdBu_r", 0.08, 0.92) if kind == "diverging" else ("cividis", 0.22, 1.0)
     part = ListedColormap(matplotlib.colormaps[name](np.linspace(start, end, 256)), name=f"{name}-part")
-    return part.with_extremes(bad=unseen)
-
-
-_STYLE = Style()
+    return part.with_extremes(bad=UNSEEN)
 
 
 @cache
-def class_colour(label: int) -> str:
-    """Return the colour of a class (1, 2, …) as `#rrggbb`."""
-    return _STYLE.class_colour(label)
-
-
-@cache
-def colour_map(kind: Literal["diverging", "sequential"]) -> tuple[tuple[int, int, int], ...]:
-    """Return 256 colours: `diverging` for beta, palest at 1/2; `sequential` for what has no middle, dark to bright."""
-    colours = _STYLE.diverging() if kind == "diverging" else _STYLE.sequential()
-    red, green, blue = (np.asarray(colours(np.linspace(0, 1, 256)))[:, :3].T * 255).round().astype(int).tolist()
+def gradient_colours(kind: Literal["diverging", "sequential"]) -> tuple[tuple[int, int, int], ...]:
+    """Return the 256 colours of `gradient`, from 0 to 255."""
+    colours = np.asarray(gradient(kind)(np.linspace(0, 1, 256)))
+    red, green, blue = (colours[:, :3].T * 255).round().astype(int).tolist()
     return tuple(zip(red, green, blue, strict=True))

@@ -17,7 +17,7 @@ from adawac.figures.picture import (
     why_empty,
     write_reason,
 )
-from adawac.figures.style import Array, Style
+from adawac.figures.style import UNSEEN, Array, Style, gradient
 from adawac.runs import Run
 
 if TYPE_CHECKING:
@@ -64,12 +64,7 @@ def arrange(table: SampleTable) -> Arrangement:
 
 
 def weights(run: Run, style: Style) -> Picture:
-    """Draw cross-entropy, weights and consistency of all samples and epochs as three stacked heat maps.
-
-    Args:
-        run: The run.
-        style: How it looks.
-    """
+    """Draw cross-entropy, weights and consistency of all samples and epochs as three stacked heat maps."""
     run.require("samples.csv", "history.bin")
     table = run.samples
     assert table is not None  # it was required
@@ -92,7 +87,7 @@ def weights(run: Run, style: Style) -> Picture:
             write_reason(axes, style, reason)
             continue
         means, steps = block_means(values[name], most)
-        _heat_map(axes, style, means, steps, epochs, None if name == "beta" else norm)
+        _heat_map(axes, means, steps, epochs, None if name == "beta" else norm)
         ruled += [] if crowded else [axes]
     for axes in ruled:
         _lines(axes, style, order, 0.5 if crowded else 0.0)
@@ -157,7 +152,7 @@ def _log_norm(*fields: Array) -> "Normalize":
     return LogNorm(low, high if high > low else low * 1.01, clip=True)
 
 
-def _heat_map(axes: "Axes", style: Style, means: Array, steps: tuple[int, int], epochs: Array, norm: Any) -> None:
+def _heat_map(axes: "Axes", means: Array, steps: tuple[int, int], epochs: Array, norm: Any) -> None:
     from matplotlib.colors import Normalize
     from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -165,7 +160,7 @@ def _heat_map(axes: "Axes", style: Style, means: Array, steps: tuple[int, int], 
     bottom = epochs[0] - 0.5
     image = axes.imshow(
         np.ma.masked_invalid(means),
-        cmap=style.sequential() if norm else style.diverging(),
+        cmap=gradient("sequential" if norm else "diverging"),
         norm=norm or Normalize(0, 1),
         extent=(0, columns * steps[1], bottom, bottom + rows * steps[0]),
         origin="lower",
@@ -225,7 +220,7 @@ def _legend(figure: "Figure", ruled: "list[Axes]", style: Style, unseen: bool) -
     }
     handles = {label: handle for label, handle in handles.items() if label in drawn}
     if unseen:
-        handles["not seen"] = Patch(facecolor=style.unseen)
+        handles["not seen"] = Patch(facecolor=UNSEEN)
     if handles:
         legend_below(figure, list(handles.values()), list(handles), 3)
         if style.theme == "dark":
@@ -237,11 +232,11 @@ def _legend(figure: "Figure", ruled: "list[Axes]", style: Style, unseen: bool) -
 
 
 def _describe(table: SampleTable, order: Arrangement, values: dict[str, Array]) -> str:
-    sparse = table.label_sparse[order.order]
+    sparse, dense = table.label_sparse[order.order], table.label_dense[order.order]
     parts = [f"{len(order.cases)} cases, {int(sparse.sum())} of {len(sparse)} samples without foreground"]
     for name, (_, short) in _PANELS.items():
         last = values[name][-1]
-        for group, members in (("label-sparse", sparse), ("label-dense", ~sparse)):
+        for group, members in (("label-sparse", sparse), ("label-dense", dense)):
             seen = last[members & np.isfinite(last)]
             if seen.size:
                 parts.append(f"median {short} of {group} samples at the end {np.median(seen):.3g}")

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +11,22 @@ import numpy.typing as npt
 
 import adawac
 from adawac.data.cases import is_label_dense, is_label_sparse
+from adawac.data.task import class_colour
 from adawac.errors import AdawacError, RunError
-from adawac.figures.style import class_colour, colour_map
+from adawac.figures.display_names import folder_names
+from adawac.figures.style import gradient_colours
 from adawac.report.blobs import Blobs, Ints, draw_picture, encode_atlas, thin
+from adawac.report.label_errors import KIND, LIST, LabelError, read_label_errors
 from adawac.report.score_table import compare_scores, rounded
-from adawac.report.suspects import (
-    KINDS,
-    Findings,
-    Suspect,
-    examine_samples,
-    has_consistency,
-    late_mean,
-    varies,
-)
-from adawac.report.verdict import describe_weights
+from adawac.report.suspects import KINDS, Findings, Suspect, examine_samples, has_consistency, late_mean, varies
+from adawac.report.verdict import WITH_FOREGROUND, describe_outcome, describe_weights
 from adawac.runs import Gallery, Run
 from adawac.runs.environment import scrub
 from adawac.runs.epoch_statistics import summarise
 
 _CELLS = 1_500_000  # of all heat maps together: about 10 MB in the file
 _MOST_SUSPECTS = 300
+_NOTHING = Findings(suspects=[], remark="")
 _FROM_HISTORY = ("beta_sparse", "beta_dense", "beta_auc", "separated_sparse", "separated_dense")
 
 
@@ -53,24 +49,48 @@ def collect(runs: Sequence[Run | Path | str], *, pictures: int = 100) -> Report:
         raise RunError("Expected a run folder, but got none. Give one or several.")
     opened = [run if isinstance(run, Run) else Run(run) for run in runs]
     blobs = Blobs()
-    tables, faults = compare_scores(opened)
-    findings = [_examine(run) for run in opened]
-    shown, picture_faults = _pictures(opened, [finding.suspects for finding in findings], pictures, blobs)
-    names = _names([run.folder for run in opened])
-    parts = []
-    for index, run in enumerate(opened):
-        unreadable = faults.get(index, []) + picture_faults.get(index, [])
-        parts.append({"name": names[index], **_describe(run, findings[index], len(opened), blobs, unreadable)})
+    faults: list[list[str]] = [[] for _ in opened]  # of each run, what cannot be read
+    tables = compare_scores(opened, faults)
+    listed = [(run.folder / LIST).is_file() for run in opened]
+    # What networks say that never saw a patient leaves nothing to add for those that did.
+    findings = [
+        _examine(run) if listing or not any(listed) else _NOTHING for run, listing in zip(opened, listed, strict=True)
+    ]
+    shown = _pictures(opened, findings, pictures, blobs, faults)
+    names = folder_names([run.folder for run in opened])
+    if len(set(names)) < len(names):  # the same folder twice
+        names = [f"{run.folder.resolve().name} ({number})" for number, run in enumerate(opened, start=1)]
+    parts = [
+        {"name": name, **_describe(run, of_run, len(opened), blobs, unreadable)}
+        for name, run, of_run, unreadable in zip(names, opened, findings, faults, strict=True)
+    ]
     data = {
         "adawac": adawac.__version__,
-        "kinds": KINDS,
-        "maps": {"diverging": colour_map("diverging"), "sequential": colour_map("sequential")},
+        "kinds": KIND | KINDS,
+        "maps": {"diverging": gradient_colours("diverging"), "sequential": gradient_colours("sequential")},
+        "outcome": _outcome(opened, names, tables),
         "runs": parts,
         "scores": tables,
         "pictures": shown,
         "command": shlex.join(["adawac", "report", *names, "--out", "report.html"]),
     }
     return Report(data, blobs.texts)
+
+
+def _outcome(runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> str:
+    """Return the report's first sentences; runs are called by their methods where these differ."""
+    methods = [str(run.summary.get("method", "")) for run in runs]
+    called = methods if all(methods) and len(set(methods)) == len(methods) else names
+    # Where cases are empty, most of the mean over all of them says that nothing was found there.
+    empty = any(table["metric"] == "case_specificity" for table in tables)
+    for table in tables:
+        if table["metric"] == ("dense_dice" if empty else "dice"):
+            pairs = zip(table["runs"], table["rows"][0]["cells"], strict=True)
+            dice = {called[index]: cell["mean"] for index, cell in pairs if cell}
+            break
+    else:
+        dice = {}
+    return describe_outcome(dict(zip(called, runs, strict=True)), dice, *([WITH_FOREGROUND] if empty else []))
 
 
 def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, unreadable: list[str]) -> dict[str, Any]:
@@ -87,7 +107,12 @@ def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, unreadable
         "created": run.info.get("created"),
         "updated": run.info.get("updated"),
         "format_version": run.info.get("format_version", 0),
-        "summary": {str(key): value for key, value in run.summary.items() if isinstance(value, str | int | float)},
+        # Whole numbers as text: a browser would round long seeds.
+        "summary": {
+            str(key): str(value) if isinstance(value, int) else value
+            for key, value in run.summary.items()
+            if isinstance(value, str | int | float)
+        },
         "dataset": str(run.data.get("dataset") or ""),
         "classes": [
             {"label": label, "name": str(name), "colour": class_colour(label)}
@@ -112,6 +137,7 @@ def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, unreadable
         "suspects_found": len(findings.suspects),
         "suspects_remark": findings.remark,
         "curves": curves,
+        "calibration": _calibration(run, unreadable),
         "settings": [[path, _text(value)] for path, value in _flatten(run.settings)],
         "environment": [[[path, _text(value)] for path, value in _flatten(start)] for start in run.environments],
         "commands": _commands(run),
@@ -127,7 +153,7 @@ def _samples(run: Run, rows: Ints) -> dict[str, Any]:
     """Return the table's columns that the page needs; the cases as numbers, for they repeat."""
     table = run.samples
     if table is None:
-        return {"cases": [], "case": [], "slice": [], "id": [], "group": [], "share": []}
+        return {"cases": [], "case": [], "slice": [], "id": [], "group": [], "share": [], "ignored": []}
     numbers = {case: number for number, case in enumerate(table.cases)}
     return {
         "cases": list(table.cases),
@@ -135,8 +161,18 @@ def _samples(run: Run, rows: Ints) -> dict[str, Any]:
         "slice": table.slice[rows].tolist(),
         "id": [str(sample) for sample in table.id[rows]],
         "group": [str(group) for group in table.group[rows]],
-        "share": [rounded(share) for share in _share(run)[rows].tolist()],
+        "share": [rounded(share) for share in table.foreground[rows].tolist()],
+        "ignored": np.flatnonzero(table.partly_ignored[rows]).tolist(),
     }
+
+
+def _calibration(run: Run, unreadable: list[str]) -> dict[str, Any] | None:
+    """Return the temperature and how reliable probabilities are; None where nobody has calibrated the run."""
+    try:
+        return None if run.calibration is None else asdict(run.calibration)
+    except (AdawacError, OSError) as error:
+        unreadable.append(str(error))
+        return None
 
 
 def _share(run: Run) -> npt.NDArray[np.float64]:
@@ -145,7 +181,7 @@ def _share(run: Run) -> npt.NDArray[np.float64]:
 
 
 def _headline(run: Run) -> dict[str, Any]:
-    """Return how many samples there are, how many carry no label, and on which side of 1/2 beta left them.
+    """Return how many samples there are, how many are empty or unlabelled, and on which side of 1/2 beta left them.
 
     `weighs` says what beta is for: `both`, CE against consistency; `ce`, CE alone; `nothing`, it does not move.
     """
@@ -157,6 +193,9 @@ def _headline(run: Run) -> dict[str, Any]:
         "sparse": int(sparse.sum()),
         "dense": int(dense.sum()),
     }
+    if run.samples is not None:
+        states = {"unlabelled": run.samples.unlabelled.sum(), "partly_ignored": run.samples.partly_ignored.sum()}
+        headline |= {state: int(count) for state, count in states.items() if count}
     if len(run.history) and len(sparse):
         beta = late_mean(run.history["beta"])[: len(sparse)]
         consistency = has_consistency(run.history["reg_ac"])
@@ -169,12 +208,28 @@ def _headline(run: Run) -> dict[str, Any]:
 
 def _examine(run: Run) -> Findings:
     share, history = _share(run), run.history
+    if (listed := run.folder / LIST).is_file():
+        return _listed(run, read_label_errors(listed))
     if not len(share) or not len(history):
-        return Findings(suspects=[], remark="")
+        return _NOTHING
     fields = (history[name][:, : len(share)] for name in ("beta", "ell_ce", "reg_ac"))
     method = run.settings.get("method")
     held = method.get("hold_epochs") if isinstance(method, dict) else None
     return examine_samples(share, history.epochs, *fields, held=held if isinstance(held, int) else 0)
+
+
+def _listed(run: Run, suspects: Sequence[LabelError]) -> Findings:
+    """Return the suspects of a cross-validation, which knows more than one run."""
+    row_of = {} if run.samples is None else {name: row for row, name in enumerate(run.samples.id.tolist())}
+    last = len(run.history) - 1
+    return Findings(
+        suspects=[
+            Suspect(row=row_of[suspect.id], kind=next(iter(KIND)), score=suspect.score, epoch=last, reason=suspect.why)
+            for suspect in suspects
+            if suspect.id in row_of
+        ],
+        remark="Each label is held against a network that never saw the patient.",
+    )
 
 
 # -- curves -----------------------------------------------------------------------------------------------------------
@@ -215,16 +270,16 @@ def _separation(run: Run) -> dict[int, dict[str, Any]]:
 
 
 def _pictures(
-    runs: Sequence[Run], suspects: list[list[Suspect]], most: int, blobs: Blobs
-) -> tuple[list[dict[str, Any]], dict[int, list[str]]]:
+    runs: Sequence[Run], findings: Sequence[Findings], most: int, blobs: Blobs, faults: list[list[str]]
+) -> list[dict[str, Any]]:
     """Return the slices of all galleries by sample id, each with the prediction of every run that has one."""
-    sources, faults = _gallery_sources(runs)
+    sources = _gallery_sources(runs, faults)
     galleries = {id(gallery): gallery for pairs in sources.values() for _, gallery in pairs}.values()
     wanted = dict.fromkeys(
         str(run.samples.id[suspect.row])
-        for run, of_run in zip(runs, suspects, strict=True)
+        for run, of_run in zip(runs, findings, strict=True)
         if run.samples is not None
-        for suspect in of_run
+        for suspect in of_run.suspects
     )
     # Slices that several runs have can be compared; after these the runs take turns, each in its gallery's order.
     ranks = {name: rank for gallery in galleries for rank, name in enumerate(gallery)}
@@ -237,7 +292,7 @@ def _pictures(
             try:
                 picture = draw_picture(gallery[name], blobs)
             except (AdawacError, OSError, ValueError, LookupError, TypeError) as error:
-                faults.setdefault(index, []).append(f"{name!r} of {gallery.path.name}: {error}")
+                faults[index].append(f"{name!r} of {gallery.path.name}: {error}")
                 continue
             prediction = picture.pop("prediction")
             drawn = drawn or {**picture, "predictions": {}}
@@ -246,13 +301,12 @@ def _pictures(
                 drawn["predictions"].setdefault(str(index), prediction)
         if drawn:
             shown.append(drawn)
-    return shown, faults
+    return shown
 
 
-def _gallery_sources(runs: Sequence[Run]) -> tuple[dict[str, list[tuple[int, Gallery]]], dict[int, list[str]]]:
+def _gallery_sources(runs: Sequence[Run], faults: list[list[str]]) -> dict[str, list[tuple[int, Gallery]]]:
     """Return for each sample id the runs and galleries that show it."""
     sources: dict[str, list[tuple[int, Gallery]]] = {}
-    faults: dict[int, list[str]] = {}
     for index, run in enumerate(runs):
         for title in run.galleries:
             try:
@@ -260,23 +314,14 @@ def _gallery_sources(runs: Sequence[Run]) -> tuple[dict[str, list[tuple[int, Gal
                 for name in gallery:
                     sources.setdefault(name, []).append((index, gallery))
             except (AdawacError, OSError) as error:
-                faults.setdefault(index, []).append(str(error))
-    return sources, faults
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """Return names that tell the folders apart: as few of their last parts as that takes."""
-    paths = [folder.resolve().parts for folder in folders]
-    for depth in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-depth:]) for parts in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{parts[-1]} ({number})" for number, parts in enumerate(paths, start=1)]  # the same folder twice
+                faults[index].append(str(error))
+    return sources
 
 
 # -- where a run comes from -------------------------------------------------------------------------------------------
 
 _RESULTS = ("checkpoints", "scores", "gallery")  # normal to lack: not made yet, or removed
+_RESTORE = "Restore the file from a copy, if there is one."
 _REMEDIES = {
     "config.yaml": "Without it the run cannot be repeated from its folder.",
     "environment.json": "Versions and hardware are unknown.",
@@ -312,11 +357,13 @@ def _missing(run: Run, unreadable: list[str]) -> list[dict[str, Any]]:
         {
             "part": part,
             "why": _text(why),
-            "remedy": _REMEDIES.get(part, ""),
+            "remedy": _RESTORE if "damaged" in why else _REMEDIES.get(part, ""),
+            "damaged": "damaged" in why,
             "normal": part in _RESULTS or (young and part in ("metrics.jsonl", "history.bin")),
         }
-        for part, why in run.missing.items()
+        for part, why in {**run.missing, **run.damaged}.items()
     ]
+    run.warn_of_damage(*run.damaged)
     return missing + [{"part": "a result", "why": _text(why), "remedy": "", "normal": False} for why in unreadable]
 
 

@@ -2,45 +2,63 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from adawac.errors import AdawacError
-from adawac.evaluation.statistics import HIGHER_IS_BETTER, OUTCOMES, bootstrap_interval, by_patient, paired_difference
+from adawac.evaluation.statistics import (
+    COUNTS,
+    HIGHER_IS_BETTER,
+    OUTCOMES,
+    VOLUMES,
+    bootstrap_interval,
+    by_patient,
+    paired_difference,
+    presence_of_any,
+)
 from adawac.runs import Run, Score
 
 
-def compare_scores(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], dict[int, list[str]]]:
-    """Return a table for each evaluation, data set and metric, and for each run what could not be read.
+def compare_scores(runs: Sequence[Run], faults: list[list[str]]) -> list[dict[str, Any]]:
+    """Return a table for each evaluation, data set and metric, and add what cannot be read to the faults of its run.
 
     Evaluations that give the same numbers throughout, as two conventions often do, share a table. The first run that
     has an evaluation is the one that the others are compared with. Each data set has its own tables: patients of two
     may have the same name, and a label may be another class. So do distances in mm and in voxels.
     """
-    read, faults = _read(runs)
+    read = [_read(run, unreadable) for run, unreadable in zip(runs, faults, strict=True)]
     tables = []
     for key in dict.fromkeys(key for of_run in read for key in of_run):
         by_run = {index: of_run[key] for index, of_run in enumerate(read) if key in of_run}
         metrics = dict.fromkeys(score.metric for scores in by_run.values() for score in scores)
-        for metric in [metric for metric in metrics if metric not in OUTCOMES]:
+        for metric in [metric for metric in metrics if metric not in (*OUTCOMES, *COUNTS, *VOLUMES)]:
             tables += [_table(*key, metric, unit, scores) for unit, scores in _by_unit(metric, by_run).items()]
-    return _merge(tables), faults
+    return _merge(tables)
 
 
-def _read(runs: Sequence[Run]) -> tuple[list[dict[tuple[str, str], list[Score]]], dict[int, list[str]]]:
-    """Return the scores of each run by evaluation and data set."""
-    read: list[dict[tuple[str, str], list[Score]]] = []
-    faults: dict[int, list[str]] = {}
-    for index, run in enumerate(runs):
-        of_run: dict[tuple[str, str], list[Score]] = {}
-        for name in run.evaluations:
-            try:
-                for score in run.scores(name):
-                    of_run.setdefault((name, score.dataset), []).append(score)
-            except (AdawacError, OSError) as error:
-                faults.setdefault(index, []).append(str(error))
-        read.append(of_run)
-    return read, faults
+def _read(run: Run, faults: list[str]) -> dict[tuple[str, str], list[Score]]:
+    """Return the scores of a run by evaluation and data set."""
+    scores: dict[tuple[str, str], list[Score]] = {}
+    for name in run.evaluations:
+        try:
+            for score in run.scores(name):
+                scores.setdefault((name, score.dataset), []).append(score)
+        except (AdawacError, OSError) as error:
+            faults.append(str(error))
+    return {key: [*_detection_scores(of_key), *of_key] for key, of_key in scores.items()}
+
+
+def _detection_scores(scores: Sequence[Score]) -> Iterator[Score]:
+    """Yield for each case whether it was taken for what it is, empty or not, where there are empty ones."""
+    presence = presence_of_any(scores)
+    if all(truth for truth, _ in presence.values()):
+        return
+    first_of_case = {score.case: score for score in reversed(scores)}
+    for case, (truth, found) in presence.items():
+        metric, value = ("case_sensitivity", found) if truth else ("case_specificity", not found)
+        row = first_of_case[case]
+        yield replace(row, label=0, class_name="any foreground", metric=metric, value=float(value), unit="")
 
 
 def _by_unit(metric: str, by_run: dict[int, list[Score]]) -> dict[str, dict[int, list[Score]]]:
@@ -117,7 +135,9 @@ def _difference(first: dict[str, float], second: dict[str, float]) -> dict[str, 
 
 
 def rounded(value: Any) -> float | None:
-    """Return a finite number to six digits, or None for anything else."""
+    """Return a whole number as it is, another finite one to six digits, or None for anything else."""
+    if type(value) is int:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.6g}")

@@ -107,6 +107,9 @@ def examine_samples(
     if not len(epochs):
         return Findings(suspects=[], remark="")
     sparse, dense = is_label_sparse(share), is_label_dense(share)
+    beta, ell_ce = (
+        np.where(np.isnan(share), np.nan, values) for values in (beta, ell_ce)
+    )  # there is no label to doubt
     late_ce = late_mean(ell_ce)
     rules: list[tuple[str, Iterator[Accused], int]] = [
         ("dense-high-ce", _dense_with_high_ce(share, dense, late_ce, len(epochs)), int(dense.sum())),

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adawac.data.cases import is_label_sparse
-from adawac.figures.style import Array, colour_map
+from adawac.figures.display_names import METRIC_NAMES
+from adawac.figures.style import Array, gradient_colours
 from adawac.report.suspects import varies
 from adawac.runs import Run
 
@@ -16,15 +17,7 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SHADES = "█▓▒░ "  # without colour: the darker, the nearer to consistency
-_METRICS = {
-    "loss": "loss",
-    "ell_ce": "CE",
-    "reg_ac": "ACR",
-    "beta_sparse": "β sparse",
-    "beta_dense": "β dense",
-    "beta_auc": "AUC of β",
-    "val_dice": "val DSC",
-}
+_METRICS = {name: text for name, text in METRIC_NAMES.items() if name not in ("ell_dice", "slices_per_second")}
 
 
 def list_epochs(run: Run, after: int) -> Iterator[str]:
@@ -84,6 +77,7 @@ def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableTyp
     if run.samples is None or not len(run.history):
         return Text("The atlas of β begins with the first epoch.", style="dim")
     share = np.nan_to_num(run.samples.foreground, nan=-1)
+    unlabelled = int(run.samples.unlabelled.sum())  # above all others
     beta = run.history["beta"][:, : len(share)].T.astype(np.float64)
     if not varies(beta):
         return Text("The method of this run does not move β.", style="dim")
@@ -94,7 +88,8 @@ def _heat_map(run: Run, width: int, height: int, colour: bool) -> "RenderableTyp
     drawn = Text("β by foreground, from none (above) to most; epochs from left to right\n")
     for index in range(0, len(rows), 2):
         middle = (index + 1) / len(rows) * len(share)
-        drawn.append(f"{'label-sparse' if middle <= sparse else 'label-dense':<13}", style="dim")
+        group = "unlabelled" if middle <= unlabelled else "label-sparse" if middle <= sparse else "label-dense"
+        drawn.append(f"{group:<13}", style="dim")
         upper, lower = rows[index], rows[min(index + 1, len(rows) - 1)]
         _append_cells(drawn, upper, lower, colour)
         drawn.append("\n")
@@ -116,7 +111,7 @@ def _append_cells(drawn: "Text", upper: Array, lower: Array, colour: bool) -> No
 def _colour(beta: float) -> str:
     if not np.isfinite(beta):
         return "#808080"
-    red, green, blue = colour_map("diverging")[min(max(round(float(beta) * 255), 0), 255)]
+    red, green, blue = gradient_colours("diverging")[min(max(round(float(beta) * 255), 0), 255)]
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 

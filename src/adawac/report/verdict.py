@@ -1,11 +1,13 @@
-"""What beta did in a run, in plain sentences: what it separates, and when that was decided."""
+"""What beta did, in plain sentences: what it separates, and when that was decided; and how the runs' scores stand."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from adawac.data.cases import is_label_dense, is_label_sparse
 from adawac.figures.style import Array
-from adawac.report.suspects import has_consistency, late_mean, percent
+from adawac.report.suspects import has_consistency, late_mean, percent, varies
 from adawac.runs import Run
 from adawac.runs.epoch_statistics import OFF
 
@@ -18,6 +20,47 @@ _TELLS = (
     (np.inf, "almost perfectly"),
 )
 _ORDERS = ((0.3, "another"), (0.6, "a roughly similar"), (0.9, "a similar"), (np.inf, "nearly the same"))
+
+_NEAR = 0.2
+#: The cases that a mean of `dense_dice` is over.
+WITH_FOREGROUND = "the slices with foreground"
+_MOST_RUNS = 3  # that a sentence names
+
+
+def describe_outcome(runs: Mapping[str, Run], dice: Mapping[str, float], cases: str = "the scored cases") -> str:
+    """Return what beta did in the runs that weigh, and how the scores stand; empty where nothing is known.
+
+    Args:
+        runs: The runs by the names that they are given.
+        dice: Mean DSC, from 0 to 1, of those that have scores.
+        cases: What it is the mean over.
+    """
+    weights = [text for name, run in runs.items() if (text := _sides(run, name if len(runs) > 1 else ""))]
+    ranked = sorted(dice.items(), key=lambda entry: -entry[1])
+    named = ", ".join(f"{name} {100 * mean:.1f}" for name, mean in ranked[:_MOST_RUNS])
+    more = f" and {len(ranked) - _MOST_RUNS} more" if len(ranked) > _MOST_RUNS else ""
+    order = ", highest first" if len(ranked) > 1 else ""
+    scores = [f"Mean DSC on {cases}{order}: {named}{more}."] if ranked else []
+    return " ".join([*weights[:_MOST_RUNS], *scores])
+
+
+def _sides(run: Run, name: str) -> str:
+    """Return on how many samples of either group beta ended near 0 and near 1; nothing where it does not weigh."""
+    history, table = run.history, run.samples
+    if table is None or not len(history):
+        return ""
+    if not varies(history["beta"]) or not has_consistency(history["reg_ac"]):
+        return ""
+    share = table.foreground
+    beta = late_mean(history["beta"])[: len(share)]
+    parts = []
+    for group, members, near, count in (
+        ("empty", is_label_sparse(share), f"0 (below {_NEAR:g})", beta < _NEAR),
+        ("label-dense", is_label_dense(share), f"1 (above {1 - _NEAR:g})", beta > 1 - _NEAR),
+    ):
+        if members.any():
+            parts.append(f"near {near} on {int(count[members].sum()):,} of {int(members.sum()):,} {group} slices")
+    return f"{name + ': ' if name else ''}β ended {' and '.join(parts)}." if parts else ""
 
 
 def describe_weights(run: Run, curves: dict[str, Any]) -> str | None:

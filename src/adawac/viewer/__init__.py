@@ -1,9 +1,8 @@
 """A scan with its label maps in the browser, on this computer alone: `adawac.viewer.view("scan.nii.gz", ["a.nii.gz"])`.
 
-`layers` reads what is shown, `scene` describes it to the page in `page/`, `server` answers that page.
+`layers` reads what is shown, `viewer` describes it to the page in `page/`, `server` answers that page.
 """
 
-from adawac.viewer.scene import Scene, build_scene
-from adawac.viewer.viewer import Viewer, serve, view
+from adawac.viewer.viewer import Scene, Viewer, build_scene, serve, view
 
 __all__ = ["Scene", "Viewer", "build_scene", "serve", "view"]

@@ -2,10 +2,8 @@
 
 import gzip
 import json
-import os
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.data.cases import Array
-from adawac.data.preprocessing import Affine
-from adawac.data.sources.scan_files import check_same_grid
+from adawac.data.preprocessing import Affine, as_shares
+from adawac.data.sources.file_search import is_nifti
+from adawac.data.sources.picture_files import is_picture, open_picture, picture_stem
+from adawac.data.sources.pictures import mask_values, open_mask
+from adawac.data.sources.scan_files import check_same_grid, load_nifti
 from adawac.errors import DataError, MissingFileError
 from adawac.viewer.server import Resource
 
-_ENDINGS = (".nii", ".nii.gz")
 _MEDIA_TYPE = "application/octet-stream"  # gzip's type would make browsers unpack the file before NiiVue does
 _MOST_VALUES = 1000  # in a label map
+_MOST_SIDE = 4096  # of a picture: beyond it, graphics cards refuse
+_RGB = np.dtype([("R", "u1"), ("G", "u1"), ("B", "u1")])
+# Columns go to the right of the screen and rows down it, where a scan has the patient's left and back.
+_AS_SHOWN = np.diag([-1.0, -1.0, 1.0, 1.0])
 # NiiVue shows these as they are. (It loses the last voxel of 32 and 64-bit integers.)
 _TYPES = tuple(np.dtype(name) for name in ("uint8", "int8", "uint16", "int16", "float32", "float64"))
 
@@ -52,10 +56,14 @@ class ImageLayer(Layer):
     Attributes:
         range: The lowest and the highest of its values.
         ending: How the resource's name must end.
+        picture: Whether it is a picture, and not a scan in space.
+        step: Every so many rows and columns of a large picture are shown.
     """
 
     range: tuple[float, float]
     ending: str
+    picture: bool = False
+    step: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +89,12 @@ class LabelLayer(Layer):
 
 
 def read_image_layer(path: Path) -> ImageLayer:
-    """Read a NIfTI file, or a DICOM series by its folder or one of its files."""
+    """Read a NIfTI file, a picture, or a DICOM series by its folder or one of its files."""
     if not path.exists():
-        raise MissingFileError(f"Expected a scan, but {path} does not exist. Check the path.")
-    if path.is_file() and path.name.lower().endswith(_ENDINGS):
+        raise MissingFileError(f"Expected a scan or a picture, but {path} does not exist. Check the path.")
+    if path.is_file() and is_picture(path):
+        return _read_picture(path)
+    if path.is_file() and is_nifti(path):
         return _read_nifti(path)
 
     from adawac.data.sources.dicom_series import read_series
@@ -128,6 +138,29 @@ def _image_layer(
     )
 
 
+def _read_picture(path: Path) -> ImageLayer:
+    """Return a picture as a volume of one slice for each page, in 8 bits of red, green and blue, or in grey."""
+    picture = open_picture(path)
+    pages, height, width = picture.shape
+    step = math.ceil(max(height, width) / _MOST_SIDE)
+    channels = 3 if picture.is_colour else 1
+    images = [as_shares(picture.preview(page, step, channels), picture.full_range) for page in range(pages)]
+    data = (np.stack(images, axis=3).transpose(0, 2, 1, 3).clip(0, 1) * 255).round().astype(np.uint8)  # (C, W, H, P)
+    notes = [f"{path.name} is large: one in {step} rows and columns is shown."] if step > 1 else []
+    shown = np.stack(list(data), axis=-1).view(_RGB)[..., 0] if channels == 3 else data[0]
+    return ImageLayer(
+        path=path,
+        shape=data.shape[1:],
+        affine=_AS_SHOWN,
+        range=(float(data.min()), float(data.max())),
+        resource=Resource(kind=_MEDIA_TYPE, body=_encode(shown, _AS_SHOWN)),
+        ending=".nii.gz",
+        notes=tuple(notes),
+        picture=True,
+        step=step,
+    )
+
+
 def _is_plain(image: Any, data: Array) -> bool:
     """Return whether NiiVue shows a file as nibabel reads it, so that the page can load the file itself."""
     header = image.header
@@ -159,12 +192,17 @@ def _as_small(data: Array) -> Array:
 
 def read_label_layer(path: Path, scan: ImageLayer) -> LabelLayer:
     """Read a label map; if its grid differs from the scan's, it is drawn where its affine says, with a note."""
-    image, data, affine = _load(path)
+    if is_picture(path) != scan.picture:
+        kind, other = ("picture", "a PNG or TIFF mask") if scan.picture else ("scan", "a NIfTI label map")
+        raise DataError(
+            f"Expected {other} for a {kind}, but got {path}. Give the one that belongs to {scan.path.name}."
+        )
+    image, data, affine = _load_mask(path, scan) if scan.picture else _load(path)
     if data.ndim != 3:
         raise DataError(f"Expected a 3D label map, but got shape {data.shape} in {path}. Write one volume of values.")
     values = _values(data, path)
     indices = _indices(data, values)
-    names = _class_names(path, image.header)
+    names = _class_names(path, image and image.header)
     background = 0 if 0 in values or 0 in names else next(iter(names), 0)
     return LabelLayer(
         path=path,
@@ -178,6 +216,15 @@ def read_label_layer(path: Path, scan: ImageLayer) -> LabelLayer:
         resource=Resource(kind=_MEDIA_TYPE, body=_encode(indices, affine)),
         notes=_grid_notes(scan, path, data.shape, affine),
     )
+
+
+def _load_mask(path: Path, scan: ImageLayer) -> tuple[Any, Array, Affine]:
+    """Return a mask like the volume that its picture became; colours are values of 32 bits."""
+    mask = open_mask(path)
+    pages, height, _ = mask.shape
+    coloured = mask.samples == 3 and mask.is_colour
+    rows = [mask_values(mask, page, 0, height, coloured)[:: scan.step, :: scan.step] for page in range(pages)]
+    return None, np.stack(rows, axis=2).swapaxes(0, 1), _AS_SHOWN
 
 
 def _values(data: Array, path: Path) -> Array:
@@ -226,7 +273,7 @@ def _class_names(path: Path, header: Any) -> dict[int, str]:
     They come from the first of these that has them: the JSON file that `adawac predict` writes beside a label map, the
     classes that it writes into the header, nnU-Net's dataset.json in the same folder or the one above.
     """
-    stem = path.name.removesuffix(".gz").removesuffix(".nii")
+    stem = picture_stem(path.name.removesuffix(".gz").removesuffix(".nii"))
     return _from_table(_read_json(path.with_name(f"{stem}.json"))) or _from_header(header) or _from_dataset(path)
 
 
@@ -249,6 +296,8 @@ def _from_table(data: Any) -> dict[int, str]:
 
 
 def _from_header(header: Any) -> dict[int, str]:
+    if header is None:  # of a picture
+        return {}
     for extension in header.extensions:
         if extension.get_code() == 6:  # a comment
             try:
@@ -277,45 +326,12 @@ def _from_dataset(path: Path) -> dict[int, str]:
 
 def _load(path: Path) -> tuple[Any, Array, Affine]:
     """Read a whole file, and return image, voxels as numbers, and affine; a trailing axis of one volume is dropped."""
-    import nibabel as nib
-
-    with _readable(path):
-        image: Any = nib.load(path)
-        kind = image.get_data_dtype()
-        if kind.kind not in "iufb":
-            raise DataError(f"Expected numbers, but got voxels of type {kind} in {path}. Export it as grey values.")
-        data = np.asanyarray(image.dataobj)
-        affine = np.asarray(image.affine, dtype=np.float64)
-    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
-        raise DataError(f"Expected an invertible affine, but got {affine.tolist()} in {path}. Fix its header.")
+    if path.exists() and not is_nifti(path):
+        raise DataError(f"Expected a NIfTI file (.nii, .nii.gz), but got {path}. Convert it to .nii.gz.")
+    image, data, affine = load_nifti(path)
     if 0 in data.shape or data.ndim < 2:
         raise DataError(f"Expected a volume, but got shape {data.shape} in {path}. Export it again.")
-    while data.ndim > 3 and data.shape[-1] == 1:
-        data = data[..., 0]
     return image, data[..., None] if data.ndim == 2 else data, affine
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn nibabel's errors about a missing or broken file into ones that name the file."""
-    from nibabel.filebasedimages import ImageFileError
-    from nibabel.spatialimages import HeaderDataError
-
-    if not path.is_file():
-        raise MissingFileError(f"Expected a NIfTI file, but {path} does not exist. Check the path.")
-    if not path.name.lower().endswith(_ENDINGS):
-        raise DataError(f"Expected a NIfTI file (.nii, .nii.gz), but got {path}. Convert it to .nii.gz.")
-    try:
-        yield
-    except (OSError, EOFError, ValueError, zlib.error, ImageFileError, HeaderDataError) as error:
-        if isinstance(error, DataError):
-            raise
-        if not os.access(path, os.R_OK):
-            raise DataError(f"Expected a NIfTI file, but {path} is not readable. Change its permissions.") from error
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(
-            f"Expected a NIfTI file, but {path} cannot be read ({reason}). It may be truncated: copy it again."
-        ) from error
 
 
 def _encode(data: Array, affine: Affine) -> bytes:

@@ -1,24 +1,123 @@
-"""`view` opens a scan in the browser; `serve` only makes it available at an address."""
+"""A scan with its label maps as a page: `view` opens it in the browser, `serve` only makes it available."""
 
+import json
 import logging
 import threading
 import webbrowser
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+import adawac
+from adawac.data.task import class_colour
 from adawac.errors import ConfigError
-from adawac.viewer.scene import Scene, build_scene
-from adawac.viewer.server import LoopbackServer
+from adawac.figures.display_names import folder_names
+from adawac.viewer.layers import ImageLayer, LabelLayer, Layer, read_image_layer, read_label_layer
+from adawac.viewer.server import LoopbackServer, Resource
 
 log = logging.getLogger(__name__)
 
+_KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 
-class Viewer:
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A scan with its layers.
+
+    Attributes:
+        resources: All files that the server has, by name.
+        description: What the page shows, as plain data.
+        notes: What a reader should know: volumes that were left out, grids that differ.
+    """
+
+    resources: dict[str, Resource]
+    description: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def build_scene(scan: Path | str, labels: Iterable[Path | str] = ()) -> Scene:
+    """Read a scan and its label maps."""
+    base = read_image_layer(Path(scan))
+    layers = [read_label_layer(Path(path), base) for path in labels]
+    notes = (*base.notes, *(note for layer in layers for note in layer.notes))
+    volumes = {f"volumes/0{base.ending}": base.resource}
+    volumes |= {f"volumes/{number}.nii.gz": layer.resource for number, layer in enumerate(layers, start=1)}
+    description = {
+        "version": adawac.__version__,
+        "scan": {"title": base.path.resolve().name, **_grid(base), "range": base.range, "picture": base.picture},
+        "layers": [
+            {
+                "title": title,
+                **_grid(layer),
+                **{name: getattr(layer, name) for name in ("values", "voxels", "background")},
+            }
+            for title, layer in zip(folder_names([layer.path for layer in layers]), layers, strict=True)
+        ],
+        "classes": _classes(layers),
+        "volumes": list(volumes),
+        "start": _start(base, layers),
+        "notes": notes,
+    }
+    text = json.dumps(description, allow_nan=False).encode()
+    scene = {"scene.json": Resource(kind="application/json", body=text)}
+    return Scene(resources={**_page(), **scene, **volumes}, description=description, notes=notes)
+
+
+@cache
+def _page() -> dict[str, Resource]:
+    """Return the files of the page, none of which depends on the data."""
+    package, report = files("adawac.viewer"), files("adawac.report")
+    page = {file.name: file for file in (package / "page").iterdir()}
+    page["niivue.umd.js"] = package / "vendor" / "niivue" / "niivue.umd.js"
+    page |= {name: report / "assets" / name for name in ("theme.js", "theme.css")}
+    page[""] = page.pop("page.html")
+    return {name: Resource(kind=_KINDS[Path(file.name).suffix], body=file.read_bytes()) for name, file in page.items()}
+
+
+def _grid(volume: Layer) -> dict[str, Any]:
+    """Return a volume's grid: how to find the voxel at a point in the world, and a voxel's size."""
+    return {
+        "shape": volume.shape,
+        "inverse": np.linalg.inv(volume.affine).tolist(),
+        "spacing": np.linalg.norm(volume.affine[:3, :3], axis=0).tolist(),
+        "millilitres": float(abs(np.linalg.det(volume.affine[:3, :3]))) / 1000,
+    }
+
+
+def _start(scan: ImageLayer, layers: Sequence[LabelLayer]) -> list[float]:
+    """Return where to look first: the middle of what the first label map labels, or else of the scan."""
+    starts = [(layer.affine, layer.middle) for layer in layers if layer.middle is not None]
+    affine, middle = [*starts, (scan.affine, tuple((side - 1) / 2 for side in scan.shape))][0]
+    return [float(coordinate) for coordinate in (affine @ (*middle, 1))[:3]]
+
+
+def _classes(layers: Sequence[LabelLayer]) -> list[dict[str, Any]]:
+    """Return all classes of all layers. A value has one colour, whichever layer it is in."""
+    background = {layer.background for layer in layers}
+    values = sorted({value for layer in layers for value in (*layer.values, *layer.names)} - background)
+    return [
+        {
+            "value": value,
+            "name": " / ".join(dict.fromkeys(layer.names[value] for layer in layers if value in layer.names)),
+            "colour": class_colour(number),
+        }
+        for number, value in enumerate(values, start=1)
+    ]
+
+
+class Viewer(AbstractContextManager["Viewer"]):
     """Serves a scan to the browser until it is closed. Use it in a `with` block.
-
-    Args:
-        scene: What is shown.
-        port: Where to listen; 0 takes a free port.
 
     Attributes:
         url: The address of the page, which works on this computer only.
@@ -54,9 +153,6 @@ class Viewer:
         self._server.server_close()
         self._thread.join()
 
-    def __enter__(self) -> "Viewer":
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -75,13 +171,9 @@ def serve(scan: Path | str, labels: Iterable[Path | str] = (), *, port: int = 0)
 
 
 def view(scan: Path | str, labels: Iterable[Path | str] = (), *, port: int = 0, browser: bool = True) -> None:
-    """Show a scan with its label maps in the browser, until Ctrl-C.
+    """Show a scan with its label maps in the browser, until Ctrl-C; the arguments are those of `serve`.
 
-    Args:
-        scan: A NIfTI file, or a DICOM series (its folder, or one of its files).
-        labels: NIfTI label maps to lay over it: ground truth, predictions.
-        port: Where to listen; 0 takes a free port.
-        browser: Open the browser; otherwise the address is in the log only.
+    Without `browser`, none is opened, and the address is in the log only.
     """
     with serve(scan, labels, port=port) as viewer:
         for note in viewer.notes:

@@ -116,7 +116,7 @@ async function showInAtlas(run, row, epoch) {
 function startAtlas() {
   byId("atlas-body").append(
     el("p", {}, "Every line is a sample, every column an epoch. β near 1 keeps a sample under cross-entropy; β near 0 sends it to consistency, which needs no label. "
-      + "The strip on the left shows how much foreground a sample has: blank is none. Point at a cell to read it, click to see the slice."),
+      + "The strip on the left shows how much foreground a sample has: blank is none, grey is unlabelled. Point at a cell to read it, click to see the slice."),
     el("div", { id: "atlas-place" }));
   return showAtlas();
 }

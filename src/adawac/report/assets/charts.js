@@ -72,18 +72,19 @@ function valueAxis(series, { low, high, log }) {
   return { levels: ticksOf(start, end, 4), part: (value) => (value - start) / (end - start) };
 }
 
-// series: [{ run, dash, text, epochs, values, thin }]; low and high fix the range where that has a meaning.
-function lineChart(title, series, { low, high, log = false, half = false, now = null, width = 360, height = 190 } = {}) {
+// series: [{ run, dash, text, epochs, values, thin }]; low and high fix the range where that has a meaning. With share,
+// both axes are percentages, and a line marks where they are equal.
+function lineChart(title, series, { low, high, log = false, half = false, share = false, now = null, width = 360, height = 190 } = {}) {
   const [right, top, bottom] = [10, 8, 24];
   const positive = log ? forLog(series) : null;
   const { levels, part } = valueAxis(positive ?? series, { low, high, log: positive !== null });
   const left = Math.max(40, 12 + 6.5 * Math.max(...levels.map((tick) => number(tick).length))); // the longest must fit
-  const all = series.flatMap((one) => one.epochs);
+  const all = share ? [0, 100] : series.flatMap((one) => one.epochs);
   const first = all.reduce((a, b) => Math.min(a, b), Infinity);
   const last = all.reduce((a, b) => Math.max(a, b), -Infinity);
   const x = (epoch) => left + ((epoch - first) / Math.max(last - first, 1)) * (width - left - right);
   const y = (value) => height - bottom - part(value) * (height - top - bottom);
-  const words = series.map((one) => describe(one)).join("; ");
+  const words = series.map((one) => describe(one, share ? "confidence" : "epoch")).join("; ");
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `${title}${positive ? ", logarithmic" : ""}. ${words}` });
   for (const tick of levels) {
@@ -93,6 +94,7 @@ function lineChart(title, series, { low, high, log = false, half = false, now = 
   for (const tick of ticksOf(first, last, 5).filter((one) => Number.isInteger(one))) {
     chart.append(svg("text", { x: x(tick), y: height - 8, "text-anchor": "middle" }, String(tick)));
   }
+  if (share) chart.append(svg("line", { class: "half", x1: x(0), x2: x(100), y1: y(0), y2: y(100) }));
   if (half) chart.append(svg("line", { class: "half", x1: left, x2: width - right, y1: y(0.5), y2: y(0.5) }));
   if (now !== null) chart.append(svg("line", { class: "now", x1: x(now), x2: x(now), y1: top, y2: height - bottom }));
   for (const one of positive ?? series) chart.append(...drawn(one, x, y));
@@ -113,12 +115,12 @@ function drawn(one, x, y) {
   return [line, marker(one.run, end[0], end[1], one.thin ? 2.4 : 3.4)];
 }
 
-function describe(one) {
+function describe(one, along) {
   const there = one.values.map((value, place) => [value, one.epochs[place]])
     .filter(([value]) => value !== null && Number.isFinite(value));
   if (!there.length) return `${one.text}: no values`;
   const [[start, first], [end, last]] = [there[0], there[there.length - 1]];
-  return `${one.text}: ${number(start)} at epoch ${first}, ${number(end)} at epoch ${last}`;
+  return `${one.text}: ${number(start)} at ${along} ${number(first)}, ${number(end)} at ${along} ${number(last)}`;
 }
 
 // Means with intervals, one line a class and run. rows: [{ name, cells: [{ run, mean, low, high }] }]

@@ -8,7 +8,10 @@ function bytesOf(blob) {
   for (let place = 0; place < text.length; place++) bytes[place] = text.charCodeAt(place);
   return bytes;
 }
-const imageOf = (blob) => `data:image/png;base64,${byId(`blob-${blob}`).textContent}`;
+function imageOf(blob) {
+  const text = byId(`blob-${blob}`).textContent;
+  return `data:image/${text.startsWith("/9j/") ? "jpeg" : "png"};base64,${text}`; // how every JPEG begins
+}
 
 async function codesOf(blob) {
   const stream = new Blob([bytesOf(blob)]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -86,7 +89,8 @@ class Model {
   caseOf(row) { return this.samples.cases[this.samples.case[row]]; }
   shareText(row) {
     const share = this.samples.share[row];
-    return share === null ? "unknown" : share === 0 ? "none" : percent(share, share < 0.001 ? 3 : 2);
+    const text = share === null ? "unknown (unlabelled)" : share === 0 ? "none" : percent(share, share < 0.001 ? 3 : 2);
+    return this.samples.ignored.includes(row) ? `${text} (partly ignored)` : text;
   }
 
   order(by) {

@@ -22,8 +22,9 @@ const percent = (part, digits = 0) => `${(100 * part).toFixed(digits)}\u00a0%`; 
 
 function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (Number.isSafeInteger(value)) return String(value).replace("-", "−"); // counts, seeds: never rounded
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1).replace("-", "−");
+  if (size < 1e-3 || size >= 1e5) return value.toExponential(1).replace("-", "−");
   return String(Number(value.toPrecision(3))).replace("-", "−");
 }
 

@@ -93,7 +93,8 @@ class HeatMap {
     const strip = new ImageData(1, this.model.size);
     this.order.forEach((row, place) => {
       const share = this.model.samples.share[row];
-      strip.data.set([...colour, share > 0 ? 70 + 185 * Math.sqrt(share / most) : 0], 4 * place);
+      if (share === null) strip.data.set([0x80, 0x80, 0x80, 200], 4 * place); // unlabelled, which is not empty
+      else strip.data.set([...colour, share > 0 ? 70 + 185 * Math.sqrt(share / most) : 0], 4 * place);
     });
     [this.strip.width, this.strip.height] = [1, this.model.size];
     this.strip.getContext("2d").putImageData(strip, 0, 0);

@@ -1,10 +1,11 @@
 // Scores: one table a metric, the runs side by side, each with its difference to the first of them.
 const METRICS = {
   dice: "Dice", hd95: "HD95", assd: "Mean surface distance", surface_dice: "Surface Dice", hd95_max_directed: "HD95, larger direction",
+  case_sensitivity: "Cases with foreground in which something is found (sensitivity)", case_specificity: "Empty cases without a false alarm (specificity)",
   dense_dice: "Dice on label-dense slices", sparse_found: "Label-sparse slices with something found", sparse_area: "Area found on label-sparse slices",
 };
-const SHARES = ["dice", "surface_dice", "dense_dice", "sparse_found"]; // shown as percentages
-const FIRST = ["dice", "hd95"]; // the others can be opened
+const SHARES = ["dice", "surface_dice", "dense_dice", "sparse_found", "case_sensitivity", "case_specificity"]; // shown as percentages
+const FIRST = ["dice", "hd95", "case_sensitivity", "case_specificity"]; // the others can be opened
 
 function startScores() {
   const body = byId("scores-body");

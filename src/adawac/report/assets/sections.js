@@ -3,6 +3,7 @@ function startOverview() {
   const body = byId("overview-body");
   document.title = `${data.runs.map((one) => one.name).join(", ").slice(0, 80)} – adawac report`;
   const known = data.runs.map((one) => one.headline).filter((one) => one.samples);
+  if (data.outcome) body.append(el("p", { class: "outcome" }, data.outcome));
   if (known.length) body.append(el("p", { class: "lead" }, `${trainedOn(known)} This report shows which ones the network finds easy, which it fights, and what became of their weights.`));
   body.append(el("div", { class: "cards" }, data.runs.map(runCard)));
 }
@@ -16,6 +17,9 @@ function trainedOn(headlines) {
   };
   const same = new Set(headlines.map((one) => JSON.stringify([one.samples, one.cases, one.sparse]))).size === 1;
   const [{ samples, sparse, cases }] = headlines;
+  const states = [["unlabelled", "unlabelled: they learn from consistency alone"], ["partly_ignored", "partly ignored"]];
+  const others = states.filter(([key]) => headlines.some((one) => one[key])).map(([key, text]) => ` ${range(key)} are ${text}.`).join("");
+  if (others) return `${range("samples")} slices of ${range("cases")} cases; ${range("sparse")} of them are empty.${others}`;
   return same ? `${plural(samples, "slice")} of ${plural(cases, "case")}; ${sparse.toLocaleString("en")} of them (${percent(sparse / samples)}) carry no label.`
     : `These runs were not trained on the same slices: ${range("samples")} slices of ${range("cases")} cases; ${range("sparse")} of them carry no label.`;
 }
@@ -38,7 +42,8 @@ function runCard(run, place) {
     headline.weighs === "both" ? el("div", { class: "sides" },
       side("label-sparse", headline.sparse, headline.sparse - headline.sparse_low), side("label-dense", headline.dense, headline.dense_high))
       : el("p", { class: "small muted sides" }, WEIGHS[headline.weighs] ?? "No weights were recorded yet."),
-    run.verdict ? el("p", { class: "small verdict" }, run.verdict) : null);
+    run.verdict ? el("p", { class: "small verdict" }, run.verdict) : null,
+    ...run.missing.filter((one) => one.damaged).map((one) => el("p", { class: "note" }, el("code", {}, one.part), `: ${one.why}.`)));
 }
 
 function side(group, count, kept) {
@@ -64,7 +69,7 @@ function startCurves() {
   const names = [...new Set(data.runs.flatMap((run) => Object.keys(run.curves.series)))];
   const validation = names.filter((key) => key.startsWith("val"))
     .map((key) => ({ title: `Validation: ${key.replace(/^val(idation)?_/, "")}`, series: [[key, key]] }));
-  const panels = [CURVES[0], ...validation, ...CURVES.slice(1)].map(curvePanel).filter(Boolean);
+  const panels = [CURVES[0], ...validation, ...CURVES.slice(1)].map(curvePanel).concat(reliabilityPanel()).filter(Boolean);
   if (!panels.length) {
     body.append(el("p", { class: "small muted" }, "No epoch has been logged yet."));
     return;
@@ -84,6 +89,26 @@ function curvePanel({ title, series, otherwise = [], options = {}, text = "" }) 
       svg("path", { d: "M1 5.5H25", class: "series plain", "stroke-dasharray": DASHES[dash] })), label))) : null;
   const caption = [text, options.log ? logNote(found) : ""].filter(Boolean).join("; ");
   return el("figure", { class: "panel" }, el("h3", {}, title), lineChart(title, found, options), dashes, caption ? el("figcaption", {}, caption) : null);
+}
+
+const FEW_PIXELS = 50; // say nothing of how often a network is right
+
+// How sure networks are and how often they are right; on the line both are the same.
+function reliabilityPanel() {
+  const runs = data.runs.map((run, place) => [run, place]).filter(([run]) => run.calibration);
+  if (!runs.length) return null;
+  const words = { before: "as it is", after: "with its temperature" };
+  const percent = (value) => `${(100 * value).toFixed(1)} %`;
+  const series = runs.flatMap(([run, place]) => Object.entries(words).map(([when, label], dash) => {
+    const bins = run.calibration[when].bins.filter((bin) => bin.count >= FEW_PIXELS);
+    return { run: place, dash, text: `${run.name}, ${label}`, epochs: bins.map((bin) => 100 * bin.confidence), values: bins.map((bin) => 100 * bin.accuracy) };
+  }));
+  const caption = runs.flatMap(([{ name: called, calibration: { temperature, before, after, part, cases } }]) => [name(called),
+    `: temperature ${number(temperature)}, ECE ${percent(before.ece_foreground)} before and ${percent(after.ece_foreground)} after (${cases} ${part} cases). `]);
+  return el("figure", { class: "panel" }, el("h3", {}, "Reliability of probabilities"), lineChart("Reliability of probabilities", series, { low: 0, high: 100, share: true }),
+    el("ul", { class: "legend" }, Object.values(words).map((label, dash) => el("li", {}, svg("svg", { class: "key", viewBox: "0 0 26 11", "aria-hidden": "true" },
+      svg("path", { d: "M1 5.5H25", class: "series plain", "stroke-dasharray": DASHES[dash] })), label))),
+    el("figcaption", {}, "Share of pixels that are right, by confidence, both in %, where there may be foreground. ", ...caption));
 }
 
 function lastNumbers(names) {

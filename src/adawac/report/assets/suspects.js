@@ -7,6 +7,9 @@ function startSuspects() {
   for (const run of data.runs.filter((one) => one.suspects_remark)) {
     body.append(el("p", { class: "note small" }, name(run.name), ": ", run.suspects_remark));
   }
+  if (data.list) {
+    body.append(el("p", { class: "note small" }, "A labeller's list, with room for verdicts: ", el("a", { href: data.list }, data.list), "."));
+  }
   if (!listed.length) {
     const able = data.runs.some((run) => run.atlas);
     body.append(el("p", { class: "muted" }, able ? "No single sample stands out." : "There is no history to look at yet."));

@@ -46,14 +46,14 @@ export function buildClasses(stage) {
   byId("classes-section").hidden = false;
   const volume = (layer, value) => {
     const place = layer.values.indexOf(value);
-    return place < 0 ? "–" : number(layer.voxels[place] * layer.millilitres, 1);
+    return place < 0 ? "–" : stage.scene.scan.picture ? String(layer.voxels[place]) : number(layer.voxels[place] * layer.millilitres, 1);
   };
   const row = ({ value, name: text, colour }) => el("tr", {},
     el("th", { scope: "row" }, tick([swatch(colour), el("span", {}, name(text || `class ${value}`), el("small", {}, ` ${value}`))], true,
       (on) => stage.showClass(value, on))),
     layers.map((layer) => el("td", {}, volume(layer, value))));
   byId("classes").append(el("table", {},
-    el("caption", {}, "Volumes in ml, by layer"),
+    el("caption", {}, stage.scene.scan.picture ? "Pixels, by layer" : "Volumes in ml, by layer"),
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Class"),
       layers.map((layer, place) => el("th", { scope: "col", title: layer.title }, String(place + 1))))),
     el("tbody", {}, classes.map(row))));
@@ -97,6 +97,11 @@ export function buildWindow(stage) {
 }
 
 export function buildDisplay(stage) {
+  if (stage.scene.scan.picture) { // it has no sides of a patient, and nothing to cut open
+    byId("display").closest("section").hidden = true;
+    byId("window").closest("section").hidden = stage.inColour;
+    return;
+  }
   const cut = stage.layers.length > 0; // or else the body hides what is labelled in it
   byId("display").append(
     tick("Patient's right on the left (radiological)", true, (on) => stage.setRadiological(on)),

@@ -22,7 +22,7 @@ export class Stage {
   constructor(canvas, scene, moved) {
     this.canvas = canvas;
     this.scene = scene;
-    this.view = VIEWS[0];
+    this.view = VIEWS[scene.scan.picture ? 1 : 0]; // a picture has one plane
     this.hidden = new Set(); // classes, by value
     this.screen = new Screen({
       logLevel: "error",
@@ -40,6 +40,7 @@ export class Stage {
       isForceMouseClickToVoxelCenters: true,
       isRadiologicalConvention: true,
       isCornerOrientationText: true,
+      isOrientationTextVisible: !scene.scan.picture,
       loadingText: "",
     });
     this.screen.onLocationChange = ({ mm }) => moved([...mm].slice(0, 3), true);
@@ -56,8 +57,10 @@ export class Stage {
     await this.screen.loadVolumes(this.scene.volumes.map((url) => ({ url, colormap: "gray", opacity: 1 })));
     const [scan, ...layers] = this.screen.volumes;
     this.scan = scan;
+    this.inColour = scan.hdr.datatypeCode === 128; // red, green and blue
     this.layers = layers.map((volume, number) => ({ volume, areas: volume.img, ...this.scene.layers[number] }));
     for (const layer of this.layers) this.paint(layer);
+    this.setView(this.view.key);
     this.screen.scene.renderAzimuth = 150;
     this.screen.scene.renderElevation = 15;
     this.restart();
@@ -159,7 +162,10 @@ export class Stage {
   valueAt(mm) {
     const at = voxelAt(this.scene.scan, mm);
     const { scl_slope: slope, scl_inter: shift } = this.scan.hdr;
-    return at && { voxel: at.voxel, value: this.scan.img[at.place] * slope + shift };
+    if (!at) return at;
+    const channels = this.inColour ? 3 : 1;
+    const values = [...this.scan.img.subarray(channels * at.place, channels * (at.place + 1))];
+    return { voxel: at.voxel, values: channels === 3 ? values : values.map((one) => one * slope + shift) };
   }
 
   // The label value of each layer, or null outside of it.

@@ -26,10 +26,11 @@ function buildReadout(stage, scene) {
     const labels = stage.labelsAt(mm);
     const world = mm.map((one) => number(one));
     const voxel = scan ? scan.voxel.join(", ") : "outside";
-    const grey = scan ? String(Number(scan.value.toPrecision(6))).replace("-", "−") : "–";
+    const grey = scan ? scan.values.map((one) => String(Number(one.toPrecision(6))).replace("-", "−")).join(", ") : "–";
     const entry = (term, ...content) => el("div", {}, el("dt", {}, term), el("dd", {}, ...content));
     byId("readout").replaceChildren(
-      entry("World, mm (R A S)", world.join("  ")), entry("Voxel", voxel), entry("Value", grey),
+      ...(scene.scan.picture ? [] : [entry("World, mm (R A S)", world.join("  "))]),
+      entry(scene.scan.picture ? "Column, row, page" : "Voxel", voxel), entry("Value", grey),
       ...labels.map((value, place) => entry(name(scene.layers[place].title),
         classes.has(value) ? swatch(classes.get(value).colour) : null, name(describe(value)))));
     if (!settled) return;
