@@ -25,11 +25,11 @@ def planned(tmp_path, small_store):
 def test_figures_are_drawn_and_quick_ones_marked(planned, tmp_path):
     name, grid, rows = planned
     (job,) = rows[0][1]
-    assert draw_figures(name, grid, rows, tmp_path, quick=False) == []  # nothing has run
+    assert draw_figures(name, grid, rows, tmp_path) == []  # nothing has run
     example_run(job.folder)
     write_scores(job.folder, job.evaluation, [])
-    plain = draw_figures(name, grid, rows, tmp_path, quick=False)
-    quick = draw_figures(name, grid, rows, tmp_path, quick=True)
+    plain = draw_figures(name, grid, rows, tmp_path)
+    quick = draw_figures(name, grid, rows, tmp_path, MARK)
     assert [path.name for path in plain] == [f"grid-{n}.{ending}" for n in (1, 2) for ending in ("png", "pdf")]
     assert [path.name for path in quick] == [f"grid-quick-{n}.{ending}" for n in (1, 2) for ending in ("png", "pdf")]
     for path, other in zip(plain[::2], quick[::2], strict=True):
@@ -40,7 +40,7 @@ def test_figures_are_drawn_and_quick_ones_marked(planned, tmp_path):
             assert first.size == second.size
             changed = np.any(np.asarray(first) != np.asarray(second), axis=-1)
             assert changed.mean() > 0.005  # the mark can be seen
-    with Image.open(draw_figures(name, grid, rows, tmp_path, quick=False, mark="PHANTOM: drawn scans.")[0]) as other:
+    with Image.open(draw_figures(name, grid, rows, tmp_path, mark="PHANTOM: drawn scans.")[0]) as other:
         assert other.info["Description"].startswith("PHANTOM: drawn scans.")
         assert other.info["Title"].endswith("(phantom)")
 
@@ -55,4 +55,4 @@ def test_presets_have_figures_of_their_own(planned, tmp_path, small_store):
         example_run(job.folder)
         write_scores(job.folder, job.evaluation, [])
         drawn += [f"grid-{preset}-{n}.{ending}" for n in (1, 2) for ending in ("png", "pdf")]
-        assert [path.name for path in draw_figures(name, grid, rows, tmp_path, quick=False)] == drawn
+        assert [path.name for path in draw_figures(name, grid, rows, tmp_path)] == drawn

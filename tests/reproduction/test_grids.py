@@ -11,6 +11,7 @@ from adawac.config.settings import recipe_names
 from adawac.errors import ConfigError, MissingFileError, UnknownNameError
 from adawac.methods import METHODS
 from adawac.reproduction import grid_names, load_grid
+from tests.documented_blocks import blocks_of
 from tests.places import REPOSITORY
 from tests.reproduction.grid_files import write_grid
 
@@ -206,8 +207,7 @@ def test_axes_are_settings_options_or_names(tmp_path):
 
 
 def test_the_grids_of_the_documentation_can_be_read(tmp_path):
-    page = (REPOSITORY / "docs" / "how-to" / "reproduce.md").read_text(encoding="utf-8")
-    axes, listed = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    axes, listed = (block.text for block in blocks_of("docs/how-to/reproduce.md") if block.language == "yaml")
     (tmp_path / "grid.yaml").write_text(axes, encoding="utf-8")
     _, grid = load_grid(tmp_path / "grid.yaml")
     rows = grid.rows()

@@ -101,7 +101,7 @@ def test_cells_have_paper_ours_and_difference(compared):
     assert (adawac.cells[0].count, math.isnan(adawac.cells[0].std)) == (1, True)
     assert adawac.cells[2].paper is None
     assert math.isnan(adawac.cells[2].difference)
-    rows = to_tables(comparison, quick=False)[0].rows
+    rows = to_tables(comparison)[0].rows
     assert rows[0] == ("baseline", "paper", "70.50 ± 1.50", "20.00", "90.00")
     assert rows[1] == ("baseline", "ours", "71.00 ± 1.41", "7.10 ± 0.14", "71.00 ± 1.41")
     assert rows[2] == ("baseline", "difference", "+0.50", "-12.90", "-19.00")
@@ -118,41 +118,41 @@ def test_a_mean_of_some_seeds_says_so_everywhere(compared, tmp_path):
     }
     comparison = compared(dice, seeds=[1, 2, 3])
     assert (comparison.partial, comparison.missing) == (3, 0)
-    numbers, order = to_tables(comparison, quick=False)
+    numbers, order = to_tables(comparison)
     assert numbers.rows[1][2] == "72.00 ± 2.00"
     assert numbers.rows[4][2:] == tuple(
         f"{cell} (2 of 3 seeds)" for cell in ("81.00 ± 1.41", "8.10 ± 0.14", "81.00 ± 1.41")
     )
     assert any(note.startswith("3 cells are means of some seeds only") for note in numbers.notes)
     assert order.rows[0][-1] == "yes, with some seeds only of adawac"
-    told = to_dict(comparison, quick=False, failures={})
+    told = to_dict(comparison, failures={})
     assert told["partial"] == 3
     assert [row["cells"][0]["ours"]["seeds"] for row in told["rows"]] == [3, 2]
     assert [row["cells"][0]["ours"]["planned_seeds"] for row in told["rows"]] == [3, 3]
     assert told["orderings"][0]["partial"] == ["adawac"]
-    for path in write_comparison(comparison, tmp_path / "t", quick=False, failures={}):
+    for path in write_comparison(comparison, tmp_path / "t", failures={}):
         if path.suffix != ".json":
             assert path.read_text(encoding="utf-8").count("(2 of 3 seeds)") == 3
     whole = compared({**dice, ("adawac", 2): 0.81}, seeds=[1, 2, 3])
     assert whole.partial == 0
-    assert all("seeds)" not in cell for row in to_tables(whole, quick=False)[0].rows for cell in row)
+    assert all("seeds)" not in cell for row in to_tables(whole)[0].rows for cell in row)
 
 
 @pytest.mark.parametrize(("unit", "shown"), [("voxel", "HD95, voxels"), ("mm", "HD95, mm"), ("", "HD95, mm")])
 def test_the_unit_of_distances_is_the_one_they_were_measured_in(compared, unit, shown):
     comparison = compared({("baseline", 1): 0.7}, convention="strict", unit=unit)
-    numbers, _ = to_tables(comparison, quick=False)
+    numbers, _ = to_tables(comparison)
     assert numbers.header[3] == shown
-    assert to_dict(comparison, quick=False, failures={})["unit"] == (unit or None)
+    assert to_dict(comparison, failures={})["unit"] == (unit or None)
 
 
 def test_missing_runs_are_missing_cells(compared):
     comparison = compared({("baseline", 1): 0.7})
     assert comparison.missing == 3
-    rows = to_tables(comparison, quick=False)[0].rows
+    rows = to_tables(comparison)[0].rows
     assert rows[4] == ("adawac", "ours", "missing", "missing", "missing")
-    assert any("3 cells are missing" in note for note in to_tables(comparison, quick=False)[0].notes)
-    told = to_dict(comparison, quick=False, failures={})
+    assert any("3 cells are missing" in note for note in to_tables(comparison)[0].notes)
+    told = to_dict(comparison, failures={})
     assert told["rows"][1]["cells"][0] == {
         "column": "DSC",
         "paper": {"mean": 80.0, "std": 1.0},
@@ -164,7 +164,7 @@ def test_missing_runs_are_missing_cells(compared):
 
 
 def test_where_no_run_is_done_ours_is_missing_and_not_the_papers(compared):
-    _, order = to_tables(compared({}), quick=False)
+    _, order = to_tables(compared({}))
     assert order.rows[0] == ("DSC", "–", "missing", "–", "–")
 
 
@@ -216,11 +216,11 @@ def test_groups_are_ordered_by_themselves(compared):
 
 def test_without_a_paper_ours_stand_alone(compared, tmp_path):
     comparison = compared({("baseline", 1): 0.5, ("adawac", 1): 0.6}, paper={})
-    numbers, order = to_tables(comparison, quick=False)
+    numbers, order = to_tables(comparison)
     assert [row[:3] for row in numbers.rows] == [("baseline", "ours", "50.00"), ("adawac", "ours", "60.00")]
     assert order.header == ("by", "ours")
     assert order.rows == [("DSC", "adawac > baseline"), ("HD95", "baseline > adawac")]
-    page = to_html([numbers, order], comparison, quick=False)
+    page = to_html([numbers, order], comparison)
     assert page.count("<tbody>") == 3
     assert comparison.orderings[0].agrees is None
 
@@ -229,7 +229,7 @@ def test_a_pages_groups_have_their_names_once_above_three_lines(compared):
     axes = {"subset": ["full", "half-vol"], "method": ["baseline", "adawac"]}
     paper = {subset: {"baseline": [71.5, 1, 1], "adawac": [72.5, 0, 1]} for subset in axes["subset"]}
     comparison = compared({("baseline", 1): 0.2, ("adawac", 1): 0.4}, axes=axes, paper=paper)
-    page = to_html(to_tables(comparison, quick=False), comparison, quick=False)
+    page = to_html(to_tables(comparison), comparison)
     groups = re.findall(r'<th scope="rowgroup" colspan="(\d)"><span>(.*?)</span>', page)
     names = ["full · baseline", "full · adawac", "half-vol · baseline", "half-vol · adawac"]
     assert groups == [("4", name) for name in names]  # above the line's kind and three columns
@@ -259,7 +259,7 @@ def test_hostile_names_are_escaped_in_every_format(compared, tmp_path):
     comparison = compared(
         {(HOSTILE, 1): 0.5}, axes=axes, paper=paper, columns=columns, title=HOSTILE, source=HOSTILE, note=HOSTILE
     )
-    files = {path.suffix: path for path in write_comparison(comparison, tmp_path / "t", quick=False, failures={})}
+    files = {path.suffix: path for path in write_comparison(comparison, tmp_path / "t", failures={})}
     page = Collected()
     page.feed(files[".html"].read_text(encoding="utf-8"))
     assert "script" not in page.tags
@@ -272,12 +272,13 @@ def test_hostile_names_are_escaped_in_every_format(compared, tmp_path):
 
 
 def test_what_is_quick_says_so_everywhere(compared, tmp_path):
-    comparison = compared({("baseline", 1): 0.5, ("adawac", 1): 0.6})
-    for path in write_comparison(comparison, tmp_path / "t", quick=True, failures={}):
+    plain = compared({("baseline", 1): 0.5, ("adawac", 1): 0.6})
+    comparison = replace(plain, mark=MARK)
+    for path in write_comparison(comparison, tmp_path / "t", failures={}):
         assert path.stem == "grid-quick"
         text = path.read_text(encoding="utf-8")
         assert MARK in text.replace("&#x27;", "'")
-    tables = to_tables(comparison, quick=True)
+    tables = to_tables(comparison)
     assert all("(quick)" in table.title and MARK in table.notes for table in tables)
     assert all("ours" not in row for table in tables for row in table.rows)
-    assert MARK not in to_html(to_tables(comparison, quick=False), comparison, quick=False).replace("&#x27;", "'")
+    assert MARK not in to_html(to_tables(plain), plain).replace("&#x27;", "'")

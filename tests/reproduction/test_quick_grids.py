@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from adawac.cli import run as command
+from adawac.data.parallel import same_sigterm
 from adawac.reproduction import grid_names, load_grid
 from adawac.reproduction.grid_data import MARK
 from adawac.runs import list_runs
@@ -18,15 +19,15 @@ TINY = ["--set", "epochs=1", "--set", "model.name=tests.networks.small_network:s
 TINY += [f"--set=model.options.{name}=null" for name in ("encoder_depth", "decoder_channels")]
 
 
-# Ray's own code leaves sockets and files to the garbage collector, and uses what Python deprecates.
-@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.filterwarnings("ignore"))])
+@pytest.fixture(scope="module")
 def engine(request):
     """Options that choose the engine; a Ray cluster serves all grids, so that its processes are started once."""
     if request.param == "ray":
         ray = pytest.importorskip("ray")
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        yield ["--engine", "ray"]
-        ray.shutdown()
+        with same_sigterm():
+            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+            yield ["--engine", "ray"]
+            ray.shutdown()
     else:
         yield ["--jobs", "2"]
 
@@ -65,19 +66,27 @@ def check_table(name, told):
     assert told["missing"] == absent
 
 
-# Each run starts Python and torch: a table of each data set is enough for every day.
-DAILY = ("table-3", "table-8")
+# Each run of Ray starts Python and torch: a table of each data set, and one of them there, is enough for every day.
+DAILY = {("local", "table-3"), ("local", "table-8"), ("ray", "table-3")}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in DAILY else pytest.param(name, marks=pytest.mark.slow) for name in TABLES]
-)
+def on_both_engines(names, daily=frozenset()):
+    """Every grid on both engines; Ray's own code leaves files to the garbage collector, and uses what is deprecated."""
+
+    def marks(engine, name):
+        slow = [] if (engine, name) in daily else [pytest.mark.slow]
+        return slow + ([pytest.mark.filterwarnings("ignore")] if engine == "ray" else [])
+
+    grids = [pytest.param(engine, name, marks=marks(engine, name)) for engine in ("local", "ray") for name in names]
+    return pytest.mark.parametrize(("engine", "name"), grids, indirect=["engine"])
+
+
+@on_both_engines(TABLES, DAILY)
 def test_a_tiny_grid(folder, engine, name, capsys):
     check_table(name, run_quick(name, folder, capsys, [*engine, *TINY]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", grid_names())
+@on_both_engines(grid_names())
 def test_a_quick_grid(folder, engine, name, capsys):
     told = run_quick(name, folder, capsys, [*engine, *FEWER])
     if name in TABLES:

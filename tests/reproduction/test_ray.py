@@ -1,32 +1,30 @@
 """The same jobs on a Ray cluster; without Ray, one message."""
 
-import builtins
+import os
+import signal
+import sys
+from pathlib import Path
 
 import pytest
 
 from adawac.cli import run as command
+from adawac.data.parallel import ray_session
+from adawac.errors import ConfigError
 from adawac.reproduction import reproduce
+from adawac.reproduction.jobs import Job
+from adawac.reproduction.ray_engine import RayEngine, _needs
 from adawac.runs import list_runs
+from tests import ray_cluster
+from tests.ray_cluster import ray_only
 from tests.reproduction.grid_files import SMALL, write_grid
 
 
 def test_without_ray_the_extra_is_named(tmp_path, small_store, monkeypatch, capsys):
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name == "ray" or name.startswith("ray."):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
     path = write_grid(tmp_path / "grid.yaml")
     words = ["reproduce", str(path), "--data", str(small_store), "--out", str(tmp_path / "out"), "--engine", "ray"]
     assert command(words) == 2
     assert "pip install 'adawac[ray]'" in capsys.readouterr().err
-
-
-# Ray's own code leaves sockets and files to the garbage collector, and uses what Python deprecates.
-ray_only = pytest.mark.filterwarnings("ignore")
 
 
 @ray_only
@@ -39,17 +37,45 @@ def test_an_address_where_nobody_answers(tmp_path, small_store, capsys):
     assert "Expected a Ray cluster at 127.0.0.1:1, but got: [Errno 111] Connection refused. Start one" in err
 
 
+@ray_only
+@pytest.mark.parametrize(("asked", "seen"), [(None, "0"), ("1", "1")])
+def test_ray_sends_usage_statistics_only_if_asked_to(monkeypatch, asked, seen):
+    ray, variable = pytest.importorskip("ray"), "RAY_USAGE_STATS_ENABLED"
+    started = []
+    monkeypatch.setattr(ray, "init", lambda **_: started.append(os.environ[variable]))
+    monkeypatch.setenv(variable, "1")
+    if asked is None:
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with ray_session(None):
+        assert started == [seen]
+
+
+@ray_only
+def test_what_ray_prints_does_not_mix_with_results(monkeypatch, capsys):
+    """Ray announces a lost worker on standard output, where `--json` has its numbers."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    engine = RayEngine()
+    monkeypatch.setattr(engine, "_run", lambda *_: print("(raylet) A worker died"))
+    engine.run([], progress=None)
+    assert capsys.readouterr() == ("", "(raylet) A worker died\n")
+
+
+@ray_only
+def test_ray_leaves_no_handler_of_sigterm_behind(monkeypatch):
+    """`ray.init` sets one that exits at once: a training after it in the same process would not save."""
+    ray, former = pytest.importorskip("ray"), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(ray, "init", lambda **_: signal.signal(signal.SIGTERM, lambda *_: sys.exit(15)))
+    monkeypatch.setattr(RayEngine, "_run", lambda *_: signal.getsignal(signal.SIGTERM))
+    assert RayEngine().run([], progress=None) is not former
+    assert signal.getsignal(signal.SIGTERM) is former
+
+
 @pytest.fixture
 def cluster():
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    yield made
-    import ray
-
-    ray.shutdown()
-    made.shutdown()
+    with ray_cluster.started() as cluster:
+        yield cluster
 
 
 @pytest.mark.slow
@@ -65,6 +91,47 @@ def test_a_grid_on_ray_equals_the_same_grid_on_processes(tmp_path, small_store, 
     here = reproduce(path, tmp_path / "here", data=small_store)
     for line, other in zip(found.comparison.lines, here.comparison.lines, strict=True):
         assert [cell.mean for cell in line.cells] == pytest.approx([cell.mean for cell in other.cells], abs=1e-3)
+
+
+@pytest.mark.slow
+@ray_only
+def test_a_run_on_two_devices_equals_that_on_one_machine(tmp_path, small_store, cluster):
+    """Two ranks in a task of two processors, all of one machine; the ranks talk by gloo."""
+    settings = {**SMALL["settings"], "hardware.devices": 2}
+    path = write_grid(tmp_path / "grid.yaml", settings=settings, axes={"method": ["adawac"]}, paper={})
+    options = {"data": small_store, "engine": "ray", "address": cluster.address}
+    cluster.add_node(num_cpus=1)
+    with pytest.raises(ConfigError, match="a machine of the Ray cluster with 2 cpu devices, but the largest one has"):
+        reproduce(path, tmp_path / "ray", **options)  # two machines with one each would wait for ever
+    cluster.add_node(num_cpus=2)
+    here, there = reproduce(path, tmp_path / "here", data=small_store), reproduce(path, tmp_path / "ray", **options)
+    assert not here.failures
+    assert not there.failures
+    for root in ("here", "ray"):
+        (run,) = list_runs(tmp_path / root)
+        assert run.config.hardware.devices == 2
+    for line, other in zip(there.comparison.lines, here.comparison.lines, strict=True):
+        assert [cell.mean for cell in line.cells] == pytest.approx([cell.mean for cell in other.cells], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "machines", "need"),
+    [
+        ({"devices": 2}, [{"CPU": 8, "GPU": 1}, {"CPU": 8, "GPU": 4}], {"num_gpus": 2, "num_cpus": 1}),
+        ({"devices": 2, "accelerator": "cpu"}, [{"CPU": 1}, {"CPU": 4}], {"num_cpus": 2}),
+        ({"devices": 2, "accelerator": "cpu"}, [{"CPU": 1}, {"CPU": 1}], None),
+        ({"devices": 2}, [{"CPU": 8, "GPU": 1}, {"CPU": 8, "GPU": 1}], None),
+        ({"accelerator": "cuda"}, [{"CPU": 8}], None),
+    ],
+)
+def test_the_devices_of_a_run_are_those_of_one_machine(change, hardware, machines, need):
+    config = change(**{f"hardware__{name}": value for name, value in {"accelerator": "auto", **hardware}.items()})
+    job = Job(name="run", root=Path("grid"), config=config, conventions=("strict",))
+    if need is not None:
+        assert _needs(job, machines) == need
+    else:
+        with pytest.raises(ConfigError, match="Expected a machine of the Ray cluster with"):
+            _needs(job, machines)
 
 
 @pytest.mark.slow

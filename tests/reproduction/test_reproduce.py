@@ -1,7 +1,9 @@
 """Grids that run: skipped, resumed, failed, killed and interrupted runs, on this machine's processes."""
 
 import json
+import logging
 import math
+import multiprocessing
 import os
 import shutil
 import signal
@@ -16,8 +18,8 @@ import pytest
 from adawac.cli import run as command
 from adawac.data.store import Store
 from adawac.errors import ConfigError, RunError
-from adawac.models import weight_files
 from adawac.reproduction import engines, reproduce
+from adawac.reproduction.collected_results import decisive_settings, fits
 from adawac.runs import Run, list_runs
 from tests.reproduction.grid_files import SMALL, write_grid
 
@@ -114,11 +116,12 @@ def test_damaged_scores_are_named_and_made_again_once_they_are_removed(tmp_path,
     assert reproduce(path, tmp_path / "out", data=small_store).comparison.missing == 0
 
 
-def test_every_run_has_a_process_of_its_own_and_does_not_depend_on_the_others(tmp_path, small_store):
+def test_every_run_has_a_process_of_its_own_and_does_not_depend_on_the_others(tmp_path, small_store, monkeypatch):
     path = write_grid(tmp_path / "grid.yaml", axes={"method": ["pair", "adawac"]}, paper={})
     both, alone = Told(), Told()
     reproduce(path, tmp_path / "both", data=small_store, watch=both)
     write_grid(path, axes={"method": ["adawac"]}, paper={})
+    monkeypatch.setattr(engines, "multiprocessing", multiprocessing)  # this one starts as everybody's do, not as a fork
     reproduce(path, tmp_path / "alone", data=small_store, watch=alone)
     assert len({pid_of(both.jobs[0]), pid_of(both.jobs[1]), pid_of(alone.jobs[0])}) == 3
     for file in ("checkpoints/last.safetensors", "scores/test-adawac-last.csv"):
@@ -250,6 +253,32 @@ def test_results_are_collected_from_elsewhere_and_not_run_again(tmp_path, small_
     assert len(again.names) == 1
 
 
+@pytest.mark.parametrize(("split", "kept"), [("fold:1/5", "fold:1/5"), ("/home/me/lists", "lists")])
+def test_another_fold_is_another_run_and_a_folder_of_lists_may_have_moved(split, kept):
+    assert decisive_settings({"data": {"split": split}})["data.split"] == kept
+
+
+@pytest.mark.parametrize(
+    ("planned", "made", "same"),
+    [
+        ({}, {"hardware.precision": "bf16"}, True),  # the machine's own choice
+        ({"hardware.precision": "fp16"}, {"hardware.precision": "bf16"}, False),
+        ({}, {"optim.ema_decay": 0.99}, False),
+        ({}, {"model.pretrained": "imagenet"}, False),
+        ({}, {"optim.clip_norm": 1.0}, False),
+        ({"optim.ema_decay": 0.99}, {}, False),
+        ({"method.name": "mean-teacher"}, {"method.name": "mean-teacher", "optim.ema_decay": 0.99}, True),
+        (
+            {"method.name": "mean-teacher", "optim.ema_decay": 0.9},
+            {"method.name": "mean-teacher", "optim.ema_decay": 0.99},
+            False,
+        ),
+    ],
+)
+def test_a_run_belongs_to_a_row_if_all_settings_are_the_rows_but_those_that_training_chose(planned, made, same):
+    assert fits(planned, made) == same
+
+
 def test_a_grid_without_a_results_file_cannot_collect(tmp_path, capsys):
     path = write_grid(tmp_path / "grid.yaml")
     assert command(["reproduce", str(path), "--collect", str(tmp_path)]) == 2
@@ -371,15 +400,21 @@ def test_bad_input_is_one_message_and_exit_code_2(tmp_path, small_store, capsys,
 
 def test_weights_that_cannot_be_had_are_one_message_before_any_run(tmp_path, small_store, capsys, monkeypatch):
 
-    def refused(*_):
+    def refused(*_, **__):
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
         raise OSError("no network")
 
     monkeypatch.setenv("ADAWAC_WEIGHTS", str(tmp_path))
-    monkeypatch.setattr(weight_files, "_download_from_hub", refused)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", refused)
+    attempts, handler = [], logging.Handler()
+    monkeypatch.setattr(handler, "emit", attempts.append)
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "handlers", [handler])
     words = ["reproduce", "table-5", "--data", str(small_store), "--out", str(tmp_path / "out"), "--phantom"]
     assert command(words) == 2
     told = capsys.readouterr().err
     assert told.count("Expected to download") == 1
+    assert "--set model.pretrained=null trains from scratch" in told
+    assert not attempts, "of several attempts, one message"
     assert "started" not in told
     assert not (tmp_path / "out" / "logs").exists()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from adawac.config import TrainConfig, leaves, to_dict
 from adawac.config.settings import NOT_DECISIVE
-from adawac.errors import AdawacError, ConfigError, DataError
+from adawac.errors import AdawacError, ConfigError, DataError, reading
 from adawac.evaluation.statistics import by_patient, summarise
 from adawac.files import write_text
 from adawac.reproduction.grids import Column, Grid, Row
@@ -28,10 +28,18 @@ def read_entries(path: Path | str) -> list[Entry]:
     """Return the entries of a results file; none where there is no file yet."""
     if not path or not Path(path).is_file():
         return []
-    try:
-        return list(json.loads(Path(path).read_text(encoding="utf-8"))["runs"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"Expected collected results in {path}, but got: {error}. Restore the file.") from error
+    with reading(
+        lambda reason: DataError(f"Expected collected results in {path}, but got: {reason}. Restore the file.")
+    ):
+        entries = list(json.loads(Path(path).read_text(encoding="utf-8"))["runs"])
+        for entry in entries:
+            facts = [fact for scores in entry["scores"].values() for fact in scores.values()]
+            numbers = [number for values in facts if isinstance(values, dict) for number in values.values()]
+            if not isinstance(entry["settings"], dict) or not isinstance(entry["name"], str):
+                raise ValueError(f"a run without name and settings: {str(entry)[:80]}")
+            if not all(isinstance(number, int | float | None) for number in numbers):
+                raise ValueError(f"a score of {entry['name']} that is not a number")
+    return entries
 
 
 def find_entry(entries: Iterable[Entry], row: Row, seed: int) -> Entry | None:
@@ -60,15 +68,23 @@ def planned_settings(row: Row, seed: int) -> dict[str, Any]:
 
 def fits(planned: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
     """Tell whether a run has the settings that were planned; what these leave open, it has decided itself."""
-    undecided = {leaf.path for leaf in leaves(TrainConfig) if leaf.default in ("auto", None)} - planned.keys()
-    return {path: value for path, value in made.items() if path not in undecided} == planned
+    undecided = {leaf.path for leaf in leaves(TrainConfig) if leaf.default == "auto"}
+    if "optim.ema_decay" in made and _has_teacher(planned.get("method.name", "")):
+        undecided.add("optim.ema_decay")
+    return {path: value for path, value in made.items() if path in planned or path not in undecided} == planned
+
+
+def _has_teacher(method: str) -> bool:
+    """Tell whether a method needs averaged weights, whose decay training chooses where nothing else does."""
+    from adawac.methods import METHODS
+
+    return method in METHODS and getattr(METHODS[method], "uses_teacher", False)
 
 
 def decisive_settings(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a result depends on and that differ from the defaults, by dotted path.
 
-    Args:
-        data: A configuration as plain data; settings that only another version knows are passed over.
+    `data` is a configuration as plain data; settings that only another version knows are passed over.
     """
     settings = {}
     for leaf in leaves(TrainConfig):
@@ -76,8 +92,9 @@ def decisive_settings(data: Mapping[str, Any]) -> dict[str, Any]:
         value = (data.get(section, {}) if section else data).get(name, leaf.default)
         if value != leaf.default:
             settings[leaf.path] = value
-    if "/" in settings.get("data.split", ""):  # a folder of lists, which may lie elsewhere on another machine
-        settings["data.split"] = Path(settings["data.split"]).name
+    split = settings.get("data.split", "")
+    if "/" in split and not split.startswith("fold:"):  # a folder of lists, which may lie elsewhere on another machine
+        settings["data.split"] = Path(split).name
     return {path: value for path, value in settings.items() if path not in NOT_DECISIVE}
 
 
@@ -133,6 +150,7 @@ def _entry(run: Run, grid: Grid, row: Row, seed: int) -> Entry:
     made = run.environments[-1]
     epochs = read_epoch_times(run.folder)
     rates = [epoch["slices_per_second"] for epoch in epochs]
+    rates = rates[2:] or rates  # the first ones also compile
     scores = {convention: run.scores(_evaluation(run, row, convention) or "") for convention in grid.conventions}
     return {
         "name": run_name(row, seed),
@@ -148,10 +166,8 @@ def _entry(run: Run, grid: Grid, row: Row, seed: int) -> Entry:
         "torch": made["packages"]["torch"],
         "adawac": made["adawac"],
         "commit": made["commit"],
-        "train_seconds": round(sum(epoch["seconds"] for epoch in epochs), 1),
-        "slices_per_second": round(statistics.median(rates[2:] or rates), 1)
-        if rates
-        else None,  # the first ones also compile
+        "train_seconds": sum(epoch["seconds"] for epoch in epochs),
+        "slices_per_second": statistics.median(rates) if rates else None,
         "scores": {convention: _summary(rows) for convention, rows in scores.items()},
         "patients": by_patient(scores[grid.convention], "dice"),
     }

@@ -10,10 +10,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
+from adawac.data.parallel import check_engine, out_of_reach
 from adawac.errors import ConfigError
 from adawac.reproduction.jobs import INTERRUPTED, Job, JobOutcome, attempt
 
@@ -48,26 +48,18 @@ class Engine(Protocol):
 
 
 def build_engine(name: str, *, address: str | None = None, at_once: int | None = None) -> Engine:
-    """Return the engine of that name.
+    """Return the engine of that name (`local` or `ray`), with `at_once` jobs at a time; None lets it decide.
 
-    Args:
-        name: `local` or `ray`.
-        address: Of a Ray cluster; None starts one on this machine.
-        at_once: How many jobs at a time; None lets the engine decide.
+    `address` is that of a Ray cluster; None starts one on this machine.
     """
     if at_once is not None and at_once < 1:
         raise ConfigError(f"Expected at least 1 job at a time, but got {at_once}. Raise --jobs.")
+    check_engine(name, address)
     if name == "local":
-        if address is not None:
-            raise ConfigError(
-                "Expected no address for the local engine, but got one. Add --engine ray, or leave it out."
-            )
         return LocalEngine(at_once)
-    if name == "ray":
-        from adawac.reproduction.ray_engine import RayEngine
+    from adawac.reproduction.ray_engine import RayEngine
 
-        return RayEngine(address, at_once)
-    raise ConfigError(f"Expected the engine local or ray, but got {name!r}. Change --engine.")
+    return RayEngine(address, at_once)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +78,7 @@ class Slot:
 def find_slots(jobs: Sequence[Job], at_once: int | None = None) -> list[Slot]:
     """Return the slots of this machine: one for each GPU (or as many as a job wants), without GPUs one.
 
-    Args:
-        jobs: What is to run.
-        at_once: How many slots; where that is more than there are GPUs, jobs share them.
+    Where `at_once` asks for more of them than there are GPUs, jobs share these.
     """
     hardware = [job.config.hardware for job in jobs]
     each = max((wanted.devices for wanted in hardware), default=1)
@@ -118,12 +108,8 @@ class _JobProcess:
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self._receiver, sender = context.Pipe(duplex=False)
         self._process = context.Process(target=_run_job, args=(job, slot, sender), name="adawac-job")
-        resource_tracker.ensure_running()  # when it starts, it unblocks signals
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits that until it is ready
-        try:
+        with out_of_reach():  # the process inherits that until it is ready
             self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         sender.close()
 
     @property
@@ -152,14 +138,16 @@ class _JobProcess:
 
 def _run_job(job: Job, slot: Slot, sender: "Connection[Any, Any]") -> None:
     """Run a job in this process, and send how it ended."""
-    os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on once
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on once
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would ignore it
     if slot.devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = slot.devices
     outcome = JobOutcome(status="interrupted", reason=INTERRUPTED)
     with contextlib.suppress(KeyboardInterrupt):  # before the job has begun, or after its end
         threading.Thread(target=_stop_when_alone, daemon=True).start()  # it keeps SIGINT blocked
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if slot.threads is not None:
             import torch
 
@@ -181,9 +169,11 @@ def _interrupt(pid: int) -> None:
     """Interrupt a process of `_run_job` and its children.
 
     Where several ranks train, these take Ctrl-C, and the process that waits for them does not: all have to hear it.
+    Windows can only end it: what it did since its last checkpoint is lost.
     """
     with contextlib.suppress(ProcessLookupError):  # it has ended this very moment
-        leads_group = os.getpgid(pid) == pid  # else its group is still that of the process that started it
+        # Else its group is still that of the process that started it.
+        leads_group = hasattr(os, "killpg") and os.getpgid(pid) == pid
         (os.killpg if leads_group else os.kill)(pid, signal.SIGINT)
 
 
@@ -195,11 +185,7 @@ def _why_silent(code: int | None) -> str:
 
 
 class LocalEngine:
-    """Runs jobs on this machine, each in a process of its own.
-
-    Args:
-        at_once: How many at a time; None: one for each GPU, or 1.
-    """
+    """Runs jobs on this machine, each in a process of its own, `at_once` at a time; None: one for each GPU, or 1."""
 
     def __init__(self, at_once: int | None = None):
         self.at_once = at_once
@@ -233,8 +219,9 @@ class LocalEngine:
 def _stop(running: Sequence[_JobProcess]) -> None:
     """Let all jobs save and end; a second Ctrl-C kills them."""
     try:
-        for process in running:
-            process.interrupt()
+        if hasattr(os, "setsid"):  # elsewhere Ctrl-C reaches them, too
+            for process in running:
+                process.interrupt()
         for process in running:
             process.outcome()
     except KeyboardInterrupt:

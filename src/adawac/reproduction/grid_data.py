@@ -1,11 +1,12 @@
 """The data a grid runs on: a store of the grid's data set and how it compares with the paper's, or a small phantom."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adawac.config import TrainConfig, schema
+from adawac.config import TrainConfig
+from adawac.config.yaml_text import parse
 from adawac.data.phantom.phantom_files import write_synapse_layout
 from adawac.data.phantom.scanner import phantom_source
 from adawac.data.preparation import prepare
@@ -26,8 +27,7 @@ _FILE = Path(__file__).with_name("quick.yaml")
 
 def quick_settings(grid: Grid) -> dict[str, Any]:
     """Return the settings that make the runs of a grid small."""
-    quick = _read()
-    return {**quick["settings"], **_data(quick, grid).get("settings", {})}
+    return {**_read()["settings"], **_data(grid).get("settings", {})}
 
 
 def quick_rows(rows: Sequence[Row]) -> list[Row]:
@@ -38,7 +38,7 @@ def quick_rows(rows: Sequence[Row]) -> list[Row]:
 
 def phantom_store(grid: Grid, folder: Path) -> Path:
     """Return the store that a quick grid trains on; it is drawn and prepared once."""
-    which = _data(_read(), grid)
+    which = _data(grid)
     name = grid.dataset or "synapse"
     store = folder / f"{name}-store"
     if is_store(store):
@@ -55,15 +55,15 @@ def phantom_store(grid: Grid, folder: Path) -> Path:
 
 
 def _read() -> dict[str, Any]:
-    return dict(schema.parse(_FILE.read_bytes()))
+    return dict(parse(_FILE.read_bytes()))
 
 
-def _data(quick: Mapping[str, Any], grid: Grid) -> dict[str, Any]:
-    name = grid.dataset or "synapse"
-    if name not in quick["data"]:
-        known = ", ".join(quick["data"])
-        raise ConfigError(f"Expected the dataset of a quick grid to be one of {known}, but got {name!r}. Change it.")
-    return dict(quick["data"][name])
+def _data(grid: Grid) -> dict[str, Any]:
+    name, known = grid.dataset or "synapse", _read()["data"]
+    if name not in known:
+        expected = f"Expected the dataset of a quick grid to be one of {', '.join(known)}"
+        raise ConfigError(f"{expected}, but got {name!r}. Change it.")
+    return dict(known[name])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +121,7 @@ def checked_store(data: Path | str | None, grid: Grid, *, phantom: bool = False)
 def check_scorable(store: Store, configs: Iterable[tuple[TrainConfig, str]]) -> None:
     """Refuse a store on which runs could be trained but not validated or scored: that would show after days only.
 
-    Args:
-        store: The store.
-        configs: Of the runs, whose splits and seeds say who tests, each with the part that is scored.
+    `configs` are those of the runs, whose splits and seeds say who tests, each with the part that is scored.
     """
     check_sliced(store)
     kinds = {(config.data.split, config.seed, bool(config.validation.every), part): None for config, part in configs}
@@ -206,6 +204,6 @@ def _count(store: Store) -> _Counts:
     return _Counts(
         slices=len(train),
         cases=len(train.cases),
-        dense=int((~train.label_sparse).sum()),
+        dense=int(train.label_dense.sum()),
         test=len(test.cases),  # those without a label are not scored
     )

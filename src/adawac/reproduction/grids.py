@@ -112,10 +112,8 @@ class Grid(Config):
         if not _are_seeds(self.seeds):
             yield "seeds", "expected at least one seed, each once."
         if bool(self.axes) == bool(self.runs):
-            yield (
-                "axes",
-                "expected what the runs differ in, such as method: [baseline, adawac], or runs by name, not both.",
-            )
+            examples = "such as method: [baseline, adawac], or runs by name, not both."
+            yield "axes", f"expected what the runs differ in, {examples}"
         if not self.columns and not self.figures:
             yield "columns", "expected what is measured, or figures to draw. Add columns or figures."
         for axis, values in self.axes.items():
@@ -123,18 +121,13 @@ class Grid(Config):
         for name, run in self.runs.items():
             yield from _run_problems(f"runs.{name}", run)
         for name, column in self.columns.items():
-            if (
-                not isinstance(column, dict)
-                or column.get("metric") not in CASE_METRICS
-                or set(column) - {"metric", "class"}
-            ):
-                yield (
-                    f"columns.{name}",
-                    f"expected {{metric: {' or '.join(CASE_METRICS[:2])}, class: NAME}}, but got {column!r}.",
-                )
+            if not _is_mapping(column, {"metric", "class"}, {"metric"}) or column["metric"] not in CASE_METRICS:
+                expected = f"{{metric: {' or '.join(CASE_METRICS[:2])}, class: NAME}}"
+                yield f"columns.{name}", f"expected {expected}, but got {column!r}."
         for number, exception in enumerate(self.exceptions):
             where = f"exceptions.{number}"
-            if not _is_mapping(exception, {"when", "set"}, {"when", "set"}) or not _are_mappings(exception.values()):
+            whole = _is_mapping(exception, {"when", "set"}, {"when", "set"})
+            if not whole or not all(isinstance(part, dict) for part in exception.values()):
                 yield where, f"expected {{when: {{…}}, set: {{…}}}}, but got {exception!r}."
             else:
                 yield from self._exception_problems(f"{where}.when", exception["when"])
@@ -220,12 +213,7 @@ class Grid(Config):
         return list(self.dimensions)[-1]
 
     def rows(self, first: Mapping[str, Any] | None = None, last: Mapping[str, Any] | None = None) -> list[Row]:
-        """Return every combination of the axes.
-
-        Args:
-            first: Settings below those of the axes.
-            last: Settings above everything else.
-        """
+        """Return every combination of the axes, with settings below theirs (`first`) and above all others (`last`)."""
         choices = [[(axis, *pair) for pair in _choices(axis, values)] for axis, values in self.dimensions.items()]
         rows = []
         bases: dict[str, TrainConfig] = {}
@@ -362,9 +350,10 @@ def _leaf(paper: Mapping[str, Any], row: Row) -> Any:
     return None if isinstance(numbers, dict) else numbers
 
 
-def _leaves(paper: Mapping[str, Any], labels: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for label, value in paper.items():
-        if isinstance(value, dict):
+def _leaves(tree: Mapping[str, Any], labels: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield what is no mapping, with the names that lead to it."""
+    for label, value in tree.items():
+        if isinstance(value, Mapping):
             yield from _leaves(value, (*labels, label))
         else:
             yield (*labels, label), value
@@ -384,13 +373,9 @@ def _choices(axis: str, values: Any) -> list[tuple[str, dict[str, Any]]]:
     return [(name, value if isinstance(value, dict) else {path: value}) for name, value in named.items()]
 
 
-def _paths(changes: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the dotted path of every single setting that is changed; a mapping changes what it names."""
-    for name, value in changes.items():
-        if isinstance(value, Mapping):
-            yield from _paths(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}"
+def _paths(changes: Mapping[str, Any]) -> list[str]:
+    """Return the dotted path of every single setting that is changed; a mapping changes what it names."""
+    return [".".join(map(str, names)) for names, _ in _leaves(changes)]
 
 
 def _setting_of(axis: str) -> str | None:
@@ -405,15 +390,10 @@ def _setting_of(axis: str) -> str | None:
 def _without_nulls(config: TrainConfig) -> TrainConfig:
     """Return a configuration without options that are null: so a grid takes away what a recipe gives to its network."""
 
-    def without(options: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in options.items() if value is not None}
+    def without(part: Any) -> Any:
+        return replace(part, options={name: value for name, value in part.options.items() if value is not None})
 
-    model, method = config.model, config.method
-    return replace(
-        config,
-        model=replace(model, options=without(model.options)),
-        method=replace(method, options=without(method.options)),
-    )
+    return replace(config, model=without(config.model), method=without(config.method))
 
 
 def _run_problems(where: str, run: Any) -> Iterator[tuple[str, str]]:
@@ -444,7 +424,3 @@ def _are_seeds(seeds: Any) -> bool:
 
 def _is_mapping(value: Any, known: set[str], needed: Set[str] = frozenset()) -> bool:
     return isinstance(value, dict) and needed <= set(value) <= known
-
-
-def _are_mappings(values: Any) -> bool:
-    return all(isinstance(value, dict) for value in values)

@@ -112,6 +112,9 @@ class Job:
         except (AdawacError, OSError):
             return 0, self.config.epochs
 
+    def finish(self) -> None:
+        """Do what is left once the run is trained and scored; nothing here."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobOutcome:
@@ -181,11 +184,8 @@ def attempt(job: Job) -> JobOutcome:
     try:
         _send_output_to(job.log)
     except OSError as error:
-        reason = (
-            f"Expected to write to {job.log}, but got: {error.strerror or error}. Make room, or check the folder's "
-            "permissions."
-        )
-        return JobOutcome(status="failed", reason=reason)
+        reason = f"Expected to write to {job.log}, but got: {error.strerror or error}."
+        return JobOutcome(status="failed", reason=f"{reason} Make room, or check the folder's permissions.")
     status, reason = "done", ""
     try:
         _work(job)
@@ -233,6 +233,7 @@ def _work(job: Job) -> None:
             precision="fp32",  # on every device, as the paper's numbers are
             progress=False,
         )
+    job.finish()
 
 
 class _EpochTimes:

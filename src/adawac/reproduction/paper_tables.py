@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from adawac.errors import AdawacError
-from adawac.evaluation.statistics import HIGHER_IS_BETTER
+from adawac.evaluation.statistics import HIGHER_IS_BETTER, means_by
 from adawac.reproduction.collected_results import Entry, entry_value, find_entry
+from adawac.reproduction.grid_data import MARK
 from adawac.reproduction.grids import Column, Grid, Number
 from adawac.reproduction.jobs import Job, Planned
 from adawac.runs import Run, Score
@@ -105,6 +106,11 @@ class PaperComparison:
     unit: str = ""
 
     @property
+    def quick(self) -> bool:
+        """Whether ours are numbers of a quick grid."""
+        return self.mark == MARK
+
+    @property
     def missing(self) -> int:
         """Cells without a number of ours."""
         return sum(math.isnan(cell.mean) for line in self.lines for cell in line.cells)
@@ -122,22 +128,11 @@ class PaperComparison:
 
 
 def compare(
-    name: str,
-    grid: Grid,
-    planned: Planned,
-    notes: Sequence[str] = (),
-    mark: str = "",
-    entries: Sequence[Entry] = (),
+    name: str, grid: Grid, planned: Planned, notes: Sequence[str] = (), mark: str = "", entries: Sequence[Entry] = ()
 ) -> PaperComparison:
     """Read the scores of all runs and set them beside the paper's numbers.
 
-    Args:
-        name: The grid's name.
-        grid: The grid.
-        planned: Its rows with their jobs.
-        notes: Go below the numbers.
-        mark: Goes above them.
-        entries: Collected results, for runs that have no folder here.
+    `notes` go below the numbers and `mark` above them; `entries` stand for runs that have no folder here.
     """
     lines, units = [], set()
     for row, jobs in planned:
@@ -186,14 +181,9 @@ class _RunNumbers:
 
 def run_value(scores: Sequence[Score], column: Column) -> float:
     """Return one run's number: the mean over cases, then over classes; NaN is passed over."""
-    values: dict[int, list[float]] = {}
-    for score in scores:
-        wanted = score.metric == column.metric and column.class_name in (None, score.class_name)
-        if wanted and not math.isnan(score.value):
-            values.setdefault(score.label, []).append(score.value)
-    if not values:
-        return math.nan
-    mean = float(np.mean([np.mean(of_class) for of_class in values.values()]))
+    of_column = [score for score in scores if column.class_name in (None, score.class_name)]
+    means = list(means_by("label", of_column, column.metric).values())
+    mean = float(np.mean(means)) if means else math.nan
     return 100 * mean if column.metric in _SHARES else mean
 
 

@@ -1,18 +1,17 @@
 """Jobs as tasks of a Ray cluster, with GPUs (or CPUs) as resources; all machines see the run folders."""
 
 import math
-import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adawac.errors import ConfigError, MissingDependencyError
+from adawac.data.parallel import RAY_RETRIES, ray_loss, ray_session
+from adawac.errors import ConfigError
+from adawac.lazy import library
 from adawac.reproduction.engines import TICK, GridProgress
 from adawac.reproduction.jobs import INTERRUPTED, Job, JobOutcome, attempt
 
-_RETRIES = 5  # when a machine or a process is lost; a job that fails is not tried again
-_KNOCK = 10.0  # seconds to wait for a cluster to answer
 _SAVING = 120.0  # seconds that interrupted jobs have to save
 
 
@@ -25,36 +24,20 @@ class RayEngine:
     """
 
     def __init__(self, address: str | None = None, at_once: int | None = None):
-        self.ray = _import_ray()
+        self.ray: Any = library("ray", "adawac[ray]")
         self.address, self.at_once = address, at_once
 
     def run(self, jobs: Sequence[Job], progress: GridProgress, end: float = math.inf) -> dict[Job, JobOutcome]:
         """Run all jobs; see `adawac.reproduction.engines.Engine`."""
-        ray, ours = self.ray, not self.ray.is_initialized()
-        if ours:
-            self._connect()
-        try:
+        with ray_session(self.address):
             return self._run(jobs, progress, end)
-        finally:
-            if ours:
-                ray.shutdown()
-
-    def _connect(self) -> None:
-        try:
-            _check_reachable(self.address)
-            self.ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", configure_logging=True)
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise ConfigError(
-                f"Expected a Ray cluster at {self.address or 'this machine'}, but got: {first.rstrip('.')}. Start one "
-                "with `ray start --head`, or check --address."
-            ) from error
 
     def _run(self, jobs: Sequence[Job], progress: GridProgress, end: float) -> dict[Job, JobOutcome]:
         ray = self.ray
-        needs = [_needs(job, ray.cluster_resources()) for job in jobs]
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        needs = [_needs(job, machines) for job in jobs]
         # A process for each job, as on one machine.
-        task = ray.remote(max_calls=1, max_retries=_RETRIES, retry_exceptions=False)(attempt)
+        task = ray.remote(max_calls=1, max_retries=RAY_RETRIES, retry_exceptions=False)(attempt)
         waiting, running = deque(zip(jobs, needs, strict=True)), dict[Any, Job]()
         outcomes: dict[Job, JobOutcome] = {}
         silent: dict[str, int] = {}  # size of the log of jobs that were submitted but have not begun
@@ -90,10 +73,7 @@ class RayEngine:
         except self.ray.exceptions.TaskCancelledError:
             return JobOutcome(status="interrupted", reason=INTERRUPTED)
         except self.ray.exceptions.RayError as error:
-            first = str(error).strip().splitlines()[0]
-            return JobOutcome(
-                status="failed", reason=f"Ray lost it {_RETRIES + 1} times ({type(error).__name__}: {first})"
-            )
+            return JobOutcome(status="failed", reason=ray_loss(error))
 
     def _stop(self, references: list[Any]) -> None:
         """Let all jobs save and end."""
@@ -103,26 +83,17 @@ class RayEngine:
             self.ray.wait(references, num_returns=len(references), timeout=_SAVING)
 
 
-def _check_reachable(address: str | None) -> None:
-    """Knock at HOST:PORT: Ray itself would try for minutes."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK).close()
-
-
-def _needs(job: Job, cluster: Mapping[str, float]) -> dict[str, int]:
-    """Return the resources of a job: GPUs where the cluster has some, else CPUs."""
+def _needs(job: Job, machines: Sequence[Mapping[str, float]]) -> dict[str, int]:
+    """Return the resources of a job, all of one machine: GPUs where the cluster has some, else CPUs."""
     hardware = job.config.hardware
-    if hardware.accelerator != "cpu" and cluster.get("GPU", 0) >= 1:
-        need, kind = {"num_gpus": hardware.devices, "num_cpus": 1}, "GPU"
-    else:
-        need, kind = {"num_cpus": hardware.devices}, "CPU"
-    if cluster.get(kind, 0) < hardware.devices or (kind == "CPU" and hardware.accelerator == "cuda"):
+    gpus, cpus = (max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("GPU", "CPU"))
+    on_gpus = hardware.accelerator != "cpu" and gpus >= 1
+    if (gpus if on_gpus else cpus) < hardware.devices or (not on_gpus and hardware.accelerator == "cuda"):
         raise ConfigError(
-            f"Expected a Ray cluster with {hardware.devices} {hardware.accelerator} devices, but it has "
-            f"{cluster.get('GPU', 0):g} GPUs and {cluster.get('CPU', 0):g} CPUs. Add machines, or change hardware."
+            f"Expected a machine of the Ray cluster with {hardware.devices} {hardware.accelerator} devices, but the "
+            f"largest one has {gpus:g} GPUs and {cpus:g} CPUs. Add machines, or change hardware."
         )
-    return need
+    return {"num_gpus": hardware.devices, "num_cpus": 1} if on_gpus else {"num_cpus": hardware.devices}
 
 
 def _size(job: Job) -> int:
@@ -130,14 +101,3 @@ def _size(job: Job) -> int:
         return job.log.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Expected Ray for --engine ray, but it is not installed. Install it: pip install 'adawac[ray]'."
-        ) from error
-    return ray

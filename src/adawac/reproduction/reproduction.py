@@ -5,7 +5,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -44,7 +43,6 @@ class Reproduction:
 
     Attributes:
         comparison: Ours beside the paper's; for a figure, a table without columns.
-        quick: Whether these are numbers of the phantom.
         failures: Jobs that failed, and why.
         files: What was written.
         skipped: How many jobs had been done before.
@@ -52,7 +50,6 @@ class Reproduction:
     """
 
     comparison: PaperComparison
-    quick: bool
     failures: dict[Job, JobOutcome]
     files: list[Path]
     skipped: int
@@ -106,11 +103,13 @@ def reproduce(
     check_figures(grid, rows)
     store = None if quick else checked_store(data, grid, phantom=phantom)
     runner = build_engine(engine, address=address, at_once=jobs)
-    mark, about = ("", "") if store is None else (phantom_mark(store, grid), describe_store(store, grid, rows))
+    mark, about = (MARK, "") if store is None else (phantom_mark(store, grid), describe_store(store, grid, rows))
     if store is not None and about and grid.source and not is_papers_data(store, grid, rows):
         log.warning("%s", f"{mark} {about}".strip())  # before days of training, not after
     entries = [] if quick else read_entries(grid.results)
-    lock = _lock(out)
+    with explained(RunError, f"the runs to {out}", "Give another --out."):
+        make_folder(out)
+        lock = FolderLock(out)
     try:
         store_path = phantom_store(grid, out / "quick-data") if store is None else store.path
         planned = make_jobs(rows, store_path, out, grid.conventions)
@@ -119,9 +118,7 @@ def reproduce(
         waiting = [job for job in every if job not in collected and job.state != "done"]
         if waiting:
             check_scorable(Store(store_path), [(job.config, job.part) for job in waiting])
-            _check_methods(waiting)
-            _check_models(waiting)
-            _check_weights([job for job in waiting if job.state != "trained"], here=engine == "local")
+            check_jobs(waiting, here=engine == "local")
         watch = GridProgress() if watch is None else watch
         watch.planned(every, len(every) - len(waiting))
         outcomes = runner.run(waiting, watch, end) if waiting else {}
@@ -129,15 +126,15 @@ def reproduce(
         failures = {job: outcome for job, outcome in outcomes.items() if outcome.status not in accepted}
         comparison = compare(short, grid, planned, _notes(about, changes or {}), mark, entries)
         files = []
-        with _writing(out):
+        advice = "Make room, or fix that, and give the same command: runs that are done are kept."
+        with explained(RunError, f"the results to {out}", advice):
             if grid.columns:
-                files += write_comparison(comparison, out, quick=quick, failures=failures)
-            files += draw_figures(short, grid, planned, out, quick=quick, mark=mark)
+                files += write_comparison(comparison, out, failures)
+            files += draw_figures(short, grid, planned, out, mark)
     finally:
         lock.release()
     return Reproduction(
         comparison=comparison,
-        quick=quick,
         failures=failures,
         files=files,
         skipped=len(every) - len(waiting),
@@ -171,66 +168,53 @@ def check_figures(grid: Grid, rows: Sequence[Row]) -> None:
         check_figure(drawing.name, most, width=drawing.width, **drawing.options)
 
 
-def draw_figures(name: str, grid: Grid, planned: Planned, folder: Path, *, quick: bool, mark: str = "") -> list[Path]:
+def draw_figures(name: str, grid: Grid, planned: Planned, folder: Path, mark: str = "") -> list[Path]:
     """Draw the figures of a grid as PNG and PDF, once for each preset; those whose runs are not all done are left out.
 
-    Args:
-        name: The grid's name; the files are called so.
-        grid: The grid.
-        planned: Its rows with their jobs; a figure shows the first seed of each.
-        folder: Where the files go.
-        quick: Mark the figures as not the paper's, and call them so.
-        mark: Mark them with this for another reason.
+    A figure shows the first seed of each row; `mark` says that it is not one of the paper's.
     """
-    mark, word = (MARK, "quick") if quick else (mark, mark.partition(":")[0].lower())
     presets: dict[str, list[Job]] = {}
     for row, of_seeds in planned:
         presets.setdefault(row.labels.get("preset", ""), []).append(of_seeds[0])
     paths = []
     for preset, jobs in presets.items():
         if grid.drawings and all(job.state == "done" for job in jobs):
-            stem = f"{name}-quick" if quick else name
-            paths += _draw(f"{stem}-{preset}" if len(presets) > 1 else stem, grid, jobs, folder, mark, word)
+            stem = f"{name}-quick" if mark == MARK else name
+            paths += _draw(f"{stem}-{preset}" if len(presets) > 1 else stem, grid, jobs, folder, mark)
     return paths
 
 
-def _draw(stem: str, grid: Grid, jobs: Sequence[Job], folder: Path, mark: str, word: str) -> list[Path]:
+def _draw(stem: str, grid: Grid, jobs: Sequence[Job], folder: Path, mark: str) -> list[Path]:
     from adawac.figures import compose
 
     paths = []
     for count, drawing in enumerate(grid.drawings, 1):
         number = "" if len(grid.drawings) == 1 else f"-{count}"
         picture = compose(drawing.name, [job.folder for job in jobs], width=drawing.width, **drawing.options)
-        picture = _marked(picture, mark, word) if mark else picture
+        picture = _marked(picture, mark) if mark else picture
         paths += [picture.save(folder / f"{stem}{number}{ending}") for ending in (".png", ".pdf")]
     return paths
 
 
-def _marked(picture: "Picture", mark: str, word: str) -> "Picture":
+def _marked(picture: "Picture", mark: str) -> "Picture":
     """Return a picture that says across it, and in its description, that it is not one of the paper's."""
-    width, height = picture.figure.get_size_inches()
-    picture.figure.text(
-        0.5,
-        0.5,
-        f"{word.upper()}\nnot the paper's data",
-        ha="center",
-        va="center",
-        rotation=30,
-        fontsize=6 * min(width, height),
-        color="#b3261e",
-        alpha=0.45,
-        weight="bold",
-        zorder=100,
-    )
-    return replace(picture, title=f"{picture.title} ({word})", alt=f"{mark} {picture.alt}")
+    word, size = mark.partition(":")[0], 6 * min(picture.figure.get_size_inches())
+    look: dict[str, Any] = {"color": "#b3261e", "alpha": 0.45, "weight": "bold", "fontsize": size, "rotation": 30}
+    picture.figure.text(0.5, 0.5, f"{word}\nnot the paper's data", ha="center", va="center", zorder=100, **look)
+    return replace(picture, title=f"{picture.title} ({word.lower()})", alt=f"{mark} {picture.alt}")
+
+
+def check_jobs(jobs: Sequence[Job], here: bool) -> None:
+    """Refuse names that nobody provides, and pretrained weights that cannot be had, before days of training."""
+    for job in jobs:
+        job.config.check_names()
+    _check_weights([job for job in jobs if job.state != "trained"], here)
 
 
 def _check_weights(jobs: Sequence[Job], here: bool) -> None:
     """Refuse pretrained weights that are missing or do not fit: otherwise every run would begin, then fail.
 
-    Args:
-        jobs: What is to be trained.
-        here: Whether that is on this machine; then weights are downloaded.
+    Where the jobs run `here`, on this machine, weights are downloaded.
     """
     models = {str(job.config.model): job.config for job in jobs if job.config.model.pretrained is not None}
     for config in models.values():
@@ -248,36 +232,7 @@ def _check_weights(jobs: Sequence[Job], here: bool) -> None:
             build(model.name, *sizes, pretrained=pretrained, tap=model.tap, **model.options)
 
 
-def _check_methods(jobs: Sequence[Job]) -> None:
-    """Refuse unknown methods and options: the other rows would be trained for days first."""
-    from adawac.methods import build_method
-
-    for method in {str(job.config.method): job.config.method for job in jobs}.values():
-        build_method(method.name, 1, method.preset, **{"trim_ratio": 0.5, **method.options})
-
-
-def _check_models(jobs: Sequence[Job]) -> None:
-    """Refuse unknown networks; whether a `family:NAME` or a module exists shows when it is built."""
-    from adawac.models import MODELS
-
-    for name in {job.config.model.name for job in jobs}:
-        if ":" not in name:
-            MODELS[name]
-
-
 def _notes(about: str, changes: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a reader must know of our numbers: what they are of, and what was changed."""
     changed = ", ".join(f"{path}={value}" for path, value in changes.items())
     return tuple(filter(None, (about, f"Changed in all of our runs: {changed}." if changed else "")))
-
-
-def _writing(out: Path) -> AbstractContextManager[None]:
-    """Say of results that cannot be written that the runs are not lost with them."""
-    advice = "Make room, or fix that, and give the same command: runs that are done are kept."
-    return explained(RunError, f"the results to {out}", advice)
-
-
-def _lock(out: Path) -> FolderLock:
-    with explained(RunError, f"the runs to {out}", "Give another --out."):
-        make_folder(out)
-        return FolderLock(out)
