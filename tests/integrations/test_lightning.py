@@ -18,7 +18,6 @@ from adawac.data.cases import SampleTable
 from adawac.data.views import PairDataset
 from adawac.errors import ConfigError, DataError, MissingDependencyError, RunError
 from adawac.runs import Run
-from tests.integrations.documented_code import code_of
 from tests.integrations.small_training import NUM_SAMPLES, network, optimizer_of, plain_loop, scans
 
 L = pytest.importorskip("lightning.pytorch")
@@ -444,18 +443,6 @@ def test_the_other_package_of_lightning_takes_the_same_callback(tmp_path):
     trainer(tmp_path, callbacks=[RunFolder(tmp_path / "run")], package=other).fit(module, loader())
     torch.testing.assert_close(module.criterion.weights.beta, expected, rtol=1e-6, atol=0)
     assert Run(tmp_path / "run").status == "finished"
-
-
-@pytest.mark.filterwarnings("ignore:.*The number of training batches")
-@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated")  # timm uses it
-def test_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code_of("lightning.md"), "lightning.md", "exec"), {"__name__": "page"})
-    run = Run("runs/lightning")
-    assert (run.status, run.epoch) == ("finished", 4)
-    assert run.samples.label_sparse.sum() == 16
-    assert "val_ce" in run.metrics[-1]
-    assert run.settings["settings"] == {"num_samples": 24, "num_classes": 2}
 
 
 def test_without_the_library_it_says_so(monkeypatch):

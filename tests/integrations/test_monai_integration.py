@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import json
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import nibabel
@@ -12,10 +13,9 @@ import pytest
 import torch
 
 import adawac
-from adawac.errors import ConfigError, DataError, MissingDependencyError, ShapeError
+from adawac.errors import ConfigError, DataError, MissingDependencyError, RunError, ShapeError
 from adawac.runs import Run
 from adawac.runs.recorder import RunRecorder
-from tests.integrations.documented_code import code_of
 from tests.integrations.small_training import NUM_SAMPLES, network, optimizer_of, scans
 
 monai = pytest.importorskip("monai")
@@ -85,7 +85,7 @@ def test_an_item_has_two_views_and_its_row():
 def test_image_and_label_are_transformed_together():
     """Where the image is its label, every view's must be, too."""
     same = [{"image": label[None].float(), "label": label[None].float(), "index": 1} for _, label in scans()[1:2]]
-    turned = TwoViewsd(RandRotated(KEYS, range_x=1.0, prob=1, mode=("nearest", "nearest")))
+    turned = TwoViewsd(RandRotated(KEYS, range_x=1.0, prob=1, mode=("nearest", "nearest"))).set_random_state(0)
     item = turned(same[0])
     for image, label in zip(item["images"], item["labels"], strict=True):
         assert torch.equal(image[0].long(), label)
@@ -258,15 +258,29 @@ def test_the_loss_takes_stacked_resolutions():
     assert torch.equal(*losses)
 
 
+def test_a_batch_may_say_which_samples_have_a_label():
+    batch, logits, latents = batches(1)[0][0], torch.randn(8, 3, 8, 8), torch.randn(8, 4)
+    labelled = torch.tensor([True, False, True, True])
+    results = []
+    for key, labels in (({"labelled": labelled}, batch["labels"]), ({}, batch["labels"])):
+        loss = EngineLoss(adawac.AdaWAC(NUM_SAMPLES, ignore_index=255), SimpleNamespace(pop=lambda: latents))
+        targets = loss.prepare_batch({**batch, "labels": labels, **key}, "cpu")[1]
+        if not key:
+            targets = targets.where(labelled.repeat(2)[:, None, None, None], 255)
+        results.append(loss(logits, targets))
+    assert torch.equal(*results)
+
+
 class Engine:
     """A SupervisedTrainer with all that belongs to it."""
 
-    def __init__(self, folder, epochs: int, loss=None, hold_epochs=0, **options):
+    def __init__(self, folder, epochs: int, loss=None, hold_epochs=0, attached=True, **options):
         from monai.engines import SupervisedTrainer
 
         self.model, self.criterion = network(), adawac.AdaWAC(NUM_SAMPLES)
         self.optimizer = optimizer_of(self.model)
         self.loss = EngineLoss(self.criterion, adawac.EncoderTap(self.model, "0"))
+        self.folder = RunFolder(folder, self.criterion, hold_epochs=hold_epochs)
         self.trainer = SupervisedTrainer(
             device=torch.device("cpu"),
             max_epochs=epochs,
@@ -275,7 +289,7 @@ class Engine:
             optimizer=self.optimizer,
             loss_function=loss or self.loss,
             prepare_batch=self.loss.prepare_batch,
-            train_handlers=[RunFolder(folder, self.criterion, hold_epochs=hold_epochs)],
+            train_handlers=[self.folder] if attached else None,
             **options,
         )
 
@@ -325,6 +339,51 @@ def test_an_engine_that_is_resumed_goes_on_with_the_folder(tmp_path):
     np.testing.assert_array_equal(run.history["beta"], Run(tmp_path / "whole").history["beta"])
 
 
+@pytest.mark.parametrize("loader_first", [True, False])
+@pytest.mark.parametrize("done", [2, 3])
+def test_monais_checkpoint_loader_may_come_before_or_after_the_folder(tmp_path, loader_first, done):
+    """It sets the epoch when the run starts, as the folder's handler asks for it."""
+    pytest.importorskip("ignite")
+    from ignite.engine import Events
+    from monai.handlers import CheckpointLoader, CheckpointSaver
+
+    saved, engine = tmp_path / "saved", Engine(tmp_path / "run", 3, hold_epochs=1)
+    CheckpointSaver(str(saved), engine.parts, save_interval=1).attach(engine.trainer)
+    engine.trainer.run()
+    whole = {name: np.array(Run(tmp_path / "run").history[name]) for name in ("beta", "ell_ce")}
+
+    again = Engine(tmp_path / "run", 3, hold_epochs=1, attached=False)
+    file = str(saved / f"checkpoint_epoch={done}.pt")
+    handlers = [CheckpointLoader(file, again.parts), again.folder]
+    for handler in handlers if loader_first else reversed(handlers):
+        handler.attach(again.trainer)
+    held = []
+    again.trainer.add_event_handler(Events.ITERATION_STARTED, lambda _: held.append(again.criterion.held))
+    again.trainer.run()
+    assert not any(held)
+    run = Run(tmp_path / "run")
+    assert (run.status, run.history.epochs.tolist()) == ("finished", [1, 2, 3])
+    for name, values in whole.items():
+        np.testing.assert_array_equal(run.history[name], values)
+
+
+def test_an_engine_that_runs_twice_goes_on_with_the_folder(tmp_path):
+    pytest.importorskip("ignite")
+    engine = Engine(tmp_path / "run", 1)
+    engine.trainer.run()
+    engine.trainer.state.max_epochs = 2
+    engine.trainer.run()
+    assert Run(tmp_path / "run").history.epochs.tolist() == [1, 2]
+
+
+def test_an_engine_that_loads_nothing_leaves_a_folder_alone(tmp_path):
+    pytest.importorskip("ignite")
+    for expected in (nullcontext(), pytest.raises(RunError, match="new run folder")):
+        with expected:
+            Engine(tmp_path / "run", 1).trainer.run()
+    assert Run(tmp_path / "run").status == "finished"
+
+
 def test_an_engine_that_fails_says_so(tmp_path):
     pytest.importorskip("ignite")
 
@@ -346,22 +405,11 @@ def test_the_loss_wants_its_own_batches():
         loss.prepare_batch(items()[0], "cpu")
     with pytest.raises(ConfigError, match="Give EncoderTap"):
         EngineLoss(criterion, None)
+    with pytest.raises(ConfigError, match=r"averaged network.*MeanTeacher"):
+        EngineLoss(adawac.build_method("mean-teacher", NUM_SAMPLES), None)
     baseline = EngineLoss(adawac.build_method("baseline", NUM_SAMPLES), None)
     images, labels = baseline.prepare_batch(batches(1)[0][0], "cpu")
     assert baseline(model(images), labels).requires_grad
-
-
-def test_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code = code_of("monai.md")
-    if importlib.util.find_spec("ignite") is None:
-        code = code[: code.index("from monai.engines")]
-    exec(compile(code, "monai.md", "exec"), {"__name__": "page"})
-    for name in ("loop", "engine")[: 1 + ("SupervisedTrainer" in code)]:
-        run = Run(f"runs/{name}")
-        assert (run.status, run.epoch) == ("finished", 3)
-        assert run.samples.label_sparse.sum() == 16
-        assert np.isfinite(run.history["beta"]).all()
 
 
 def test_without_the_library_it_says_so(monkeypatch):

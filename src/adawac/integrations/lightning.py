@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._pytree import tree_leaves
 
 from adawac.algorithm import Criterion
+from adawac.config.values import plain
 from adawac.data.cases import SampleTable
 from adawac.errors import ConfigError, MissingDependencyError
-from adawac.runs.recorder import RunRecorder, plain
+from adawac.runs.recorder import RunRecorder
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -77,7 +78,7 @@ class RunFolder(Callback):
             self._epoch = self._restored["epoch"]
             self._recorder.load_state_dict(self._restored["record"])
             self._restored = None
-        self._begin(trainer)  # there is no on_train_epoch_start where an epoch is resumed
+        self.on_train_epoch_start(trainer, pl_module)  # Lightning does not call it where an epoch is resumed
 
     def _open(self, trainer: "Trainer", pl_module: "LightningModule") -> RunRecorder:
         again = trainer.current_epoch > 0 or trainer.global_step > 0
@@ -111,9 +112,6 @@ class RunFolder(Callback):
 
     def on_train_epoch_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Begin an epoch."""
-        self._begin(trainer)
-
-    def _begin(self, trainer: "Trainer") -> None:
         epoch = trainer.current_epoch
         for dataset in _datasets(trainer.train_dataloader):
             dataset.set_epoch(epoch)

@@ -7,7 +7,7 @@ import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -133,6 +133,11 @@ class EngineLoss(nn.Module):
 
     def __init__(self, criterion: Criterion, tap: EncoderTap | None):
         super().__init__()
+        if criterion.uses_teacher:
+            raise ConfigError(
+                "Expected a method without an averaged network, which MONAI's engine does not have, but got "
+                f"{type(criterion).__name__}. Choose another of adawac.METHODS, or train it in a loop of your own."
+            )
         if tap is None and criterion.uses_latents:
             raise ConfigError(
                 f"Expected an EncoderTap for {type(criterion).__name__}, which compares latents, but got none. "
@@ -140,6 +145,7 @@ class EngineLoss(nn.Module):
             )
         self.criterion, self.tap = criterion, tap
         self._index: Tensor | None = None
+        self._labelled: Tensor | None = None
 
     def prepare_batch(
         self,
@@ -148,7 +154,10 @@ class EngineLoss(nn.Module):
         non_blocking: bool = False,
         **options: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Return images (2B, C, *S) and labels (2B, 1, *S), all first views, then all second ones."""
+        """Return images (2B, C, *S) and labels (2B, 1, *S), all first views, then all second ones.
+
+        A key `labelled` of the batch, (B,), says which samples have a label; without it the label maps do.
+        """
         if missing := [name for name in ("images", "labels", "index") if name not in batch]:
             raise DataError(
                 f"Expected batches of two views, but {', '.join(map(repr, missing))} is not among "
@@ -156,6 +165,7 @@ class EngineLoss(nn.Module):
             )
         images, labels = (torch.cat(tuple(batch[name])) for name in ("images", "labels"))
         self._index = batch["index"].to(device, non_blocking=non_blocking)
+        self._labelled = batch["labelled"].to(device, non_blocking=non_blocking) if "labelled" in batch else None
         return (
             images.to(device, non_blocking=non_blocking, **options),
             labels.to(device, non_blocking=non_blocking)[:, None],
@@ -175,7 +185,7 @@ class EngineLoss(nn.Module):
         if isinstance(logits, Tensor) and logits.dim() == labels.dim() + 1:
             logits = logits.unbind(1)
         features = None if self.tap is None else self.tap.pop()
-        loss: Tensor = self.criterion(logits, labels[:, 0], features, index).loss
+        loss: Tensor = self.criterion(logits, labels[:, 0], features, index, labelled=self._labelled).loss
         return loss
 
 
@@ -183,7 +193,8 @@ class RunFolder:
     """A handler that records CE, Dice, ACR and beta of every sample and epoch in a run folder.
 
     `adawac figure`, `report` and `watch` then work on it. An engine that goes on from a loaded state goes on with the
-    folder. What the engine has in `state.metrics` is kept, too.
+    folder, whether a `CheckpointLoader` is attached before this handler or after it. What the engine has in
+    `state.metrics` is kept, too.
 
     Args:
         out: The run folder, new or empty.
@@ -218,21 +229,30 @@ class RunFolder:
         from ignite.engine import Events
 
         engine.add_event_handler(Events.STARTED, self._start)
+        engine.add_event_handler(Events.EPOCH_STARTED, self._start_epoch)
         engine.add_event_handler(Events.EPOCH_COMPLETED, self._end_epoch)
         engine.add_event_handler(Events.COMPLETED, self._finish)
         engine.add_event_handler(Events.EXCEPTION_RAISED, self._fail)
 
     def _start(self, engine: "Engine") -> None:
-        done = engine.state.epoch
+        if not (self.out / "run.json").is_file():  # else which epoch comes next is known once all handlers have started
+            self._open(engine, 0)
+
+    def _start_epoch(self, engine: "Engine") -> None:
+        done = engine.state.epoch - 1
+        recorder = self._recorder or self._open(engine, done)
+        recorder.done = done  # also where the folder is a new one
+
+    def _open(self, engine: "Engine", done: int) -> RunRecorder:
         self._recorder = RunRecorder(
             self.out,
             self.criterion,
             epochs=engine.state.max_epochs,
-            resume=done if done and (self.out / "run.json").is_file() else None,
+            resume=done or None,
             loop="monai",
             **self.options,
         )
-        self._recorder.done = done  # also where the folder is a new one
+        return self._recorder
 
     def _end_epoch(self, engine: "Engine") -> None:
         if self._recorder is not None:
@@ -240,10 +260,15 @@ class RunFolder:
             self._recorder.end_epoch(engine.state.epoch, metrics)
 
     def _finish(self, engine: "Engine") -> None:
-        if self._recorder is not None:
-            self._recorder.close("finished")
+        if self._recorder is None and engine.state.epoch:  # there was nothing left to train
+            self._open(engine, engine.state.epoch)
+        self._close("finished")
 
     def _fail(self, engine: "Engine", error: BaseException) -> None:
-        if self._recorder is not None:
-            self._recorder.close("interrupted")
+        self._close("interrupted")
         raise error  # else the engine would take it as handled
+
+    def _close(self, status: Literal["finished", "interrupted"]) -> None:
+        if self._recorder is not None:
+            self._recorder.close(status)
+        self._recorder = None  # the engine may run again

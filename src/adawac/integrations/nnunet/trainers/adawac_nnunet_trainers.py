@@ -4,6 +4,6 @@ nnU-Net forgets what it imported from the folder that it searches; so the classe
 find them again.
 """
 
-from adawac.integrations.nnunet.trainer import nnUNetTrainerAdaWAC, nnUNetTrainerAdaWACPair
+from adawac.integrations.nnunet.trainer import TRAINERS
 
-__all__ = ["nnUNetTrainerAdaWAC", "nnUNetTrainerAdaWACPair"]
+globals().update(TRAINERS)
