@@ -20,12 +20,33 @@ def test_a_narrow_terminal_cuts_nothing(tmp_path, capsys, monkeypatch):
     assert run(["diagnose", str(tmp_path / "scans"), "--workers", "1"]) == 0
     out = capsys.readouterr().out
     assert "…" not in out
+    assert "adawac prepare SOURCE SCANS STORE" in " ".join(out.split())
     lines = out.splitlines()
     table = lines[next(row for row, line in enumerate(lines) if line.startswith("Training cases")) :]
     table = table[: next(row for row, line in enumerate(table) if line.startswith(("Fix:", "Check:", "Hint:")))]
     assert max(map(len, table)) <= 40
     firsts = (line.split("  ")[0].strip() for line in table[2:])
     assert "a-long-name-of-a-case" in "".join(firsts)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("scans", 2), ("pictures", 12)])  # of two pictures none has a defect
+def test_phantoms_are_files_that_can_be_diagnosed(tmp_path, capsys, kind, count):
+    words = ["--pictures"] if kind == "pictures" else []
+    folder = tmp_path / kind
+    assert run(["phantom", str(folder), *words, "--number", str(count)]) == 0
+    assert f"{count} {kind} with their labels.\nLook at them: adawac diagnose {folder}" in capsys.readouterr().out
+    assert run(["diagnose", str(folder), "--workers", "1"]) == 0
+    assert f"{count} cases of {count} patients" in capsys.readouterr().out
+    files = sorted(folder.rglob("*"))
+    assert run(["phantom", str(folder), *words]) == 2
+    assert "holds files already. Give another one." in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == files
+
+
+def test_a_phantom_of_nothing_is_refused(tmp_path, capsys):
+    assert run(["phantom", str(tmp_path / "scans"), "--number", "0"]) == 2
+    assert "Expected --number of at least 1, but got 0" in capsys.readouterr().err
+    assert not (tmp_path / "scans").exists()
 
 
 def test_prepare_then_diagnose(tmp_path, capsys):
@@ -40,6 +61,8 @@ def test_prepare_then_diagnose(tmp_path, capsys):
     assert run(["diagnose", str(store), "--workers", "1", "--figure", str(tmp_path / "labels.png")]) == 0
     out = capsys.readouterr().out
     assert "Hint: " in out
+    assert f"adawac train {store} " in out
+    assert "adawac prepare" not in out
     assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
     assert run(["diagnose", str(store), "--workers", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -148,7 +171,7 @@ def test_diagnose_takes_the_patterns_that_prepare_takes(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "2 cases, 12 samples" in out
     assert f"adawac diagnose '{store}'" in out
-    assert "--split stratified" in out
+    assert f"adawac train '{store}' --split fold:0/2 --out RUN" in out  # two patients make no test set, too
     assert run(["diagnose", str(scans), "--workers", "1", "--skip-unlabelled", *words]) == 0
 
 

@@ -34,7 +34,7 @@ def several(varied, tmp_path):
 
 @pytest.mark.parametrize("convention", GOLDEN)
 def test_golden_tables(outcome_run, convention, capsys):
-    assert run(["evaluate", str(outcome_run.folder), "--convention", convention, "--workers", "0"]) == 0
+    assert run(["evaluate", str(outcome_run.folder), "--convention", convention, "--workers", "0", "--full"]) == 0
     out = capsys.readouterr().out
     tables = {title: out.split(title)[1] for title in ("DSC, %", "HD95, voxels")}
     for name, expected in GOLDEN[convention].items():
@@ -143,8 +143,33 @@ def test_runs_that_differ_in_a_setting_are_not_seeds(varied, tmp_path):
     assert list(by_configuration(evaluations)) == ["adawac [narrow]", "adawac [wide]"]
 
 
+def test_a_run_is_one_table_unless_more_is_wanted(outcome_run, capsys):
+    words = ["evaluate", str(outcome_run.folder), "--convention", "adawac", "--workers", "0", "--gallery", "0"]
+    assert run(words) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") < 12
+    for name, (dice, distance) in GOLDEN["adawac"].items():
+        assert re.search(rf"^ *{name} +{dice:.2f} ± [\d.]+ +{distance:.2f} ± [\d.]+ *$", out, re.M), out
+    assert "Structures: 1 missed (organ: 1), 2 invented (organ: 2)." in out
+    assert "--full" in out
+
+
+def test_several_runs_are_two_short_tables_unless_more_is_wanted(several, capsys):
+    words = ["evaluate", *map(str, several), "--workers", "0", "--gallery", "0"]
+    assert run(words) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") < 30
+    assert len(re.findall(r"^ *(?:adawac +2|baseline +1) +(?:organ|lesion|mean) ", out, re.M)) == 6
+    compared = out.split("adawac minus baseline")[1]
+    assert re.search(r"DSC, % +mean +\+", compared)
+    assert "lesion" not in compared
+    assert re.search(r"^baseline-1: Structures: \d+ missed \(.*lesion: \d", out, re.M)
+    assert run([*words, "--full"]) == 0
+    assert capsys.readouterr().out.count("\n") > 60
+
+
 def test_comparison_on_the_console(several, capsys):
-    assert run(["evaluate", *map(str, several), "--workers", "1", "--gallery", "0"]) == 0
+    assert run(["evaluate", *map(str, several), "--workers", "1", "--gallery", "0", "--full"]) == 0
     out = capsys.readouterr().out
     assert "adawac minus baseline" in out
     assert re.search(r"DSC, % +lesion +\+\d+\.\d\d +\+\d+\.\d\d to \+\d+\.\d\d +0\.25 +3 *$", out, re.M)
@@ -175,7 +200,7 @@ def test_a_store_that_is_gone(tmp_path, capsys):
     folder = make_run(tmp_path / "run", store).folder
     shutil.move(tmp_path / "store", tmp_path / "moved")
     before = files(folder)
-    refuse([folder], r"store no longer exists\. Give its new path with --data", capsys)
+    refuse([folder], r"store no longer exists\. Give its new path as --data", capsys)
     refuse([folder, "--data", tmp_path / "nowhere"], r"nowhere is not there\. Correct the path", capsys)
     assert files(folder) == before
     assert run(["evaluate", str(folder), "--data", str(tmp_path / "moved"), "--workers", "0", "--gallery", "0"]) == 0
@@ -187,7 +212,7 @@ def test_runs_that_cannot_be_evaluated(outcome_run, outcomes, tmp_path, capsys):
     bare = make_run(tmp_path / "bare", outcomes, checkpoints=())
     refuse([bare.folder], r"checkpoints: there is none", capsys)
     drawn = example_run(tmp_path / "example")
-    refuse([drawn.folder], r"names none\. Give --data", capsys)
+    refuse([drawn.folder], r"names none\. Give it as --data", capsys)
     refuse([outcome_run.folder, "--device", "cuda:77"], r"Use auto, cpu, cuda", capsys)
 
 
@@ -195,15 +220,16 @@ def test_runs_that_cannot_be_evaluated(outcome_run, outcomes, tmp_path, capsys):
     ("option", "count", "least"), [("batch-size", 0, 1), ("batch-size", -5, 1), ("gallery", -3, 0)]
 )
 def test_counts_below_the_least_are_refused(outcome_run, option, count, least, capsys):
-    name = option.replace("-", "_")
     refuse(
-        [outcome_run.folder, f"--{option}", count], rf"Expected {name} to be {least} or more, but got {count}", capsys
+        [outcome_run.folder, f"--{option}", count],
+        rf"Expected --{option} to be {least} or more, but got {count}",
+        capsys,
     )
 
 
 def test_splits_without_cases(outcome_run, capsys):
     refuse([outcome_run.folder, "--split-part", "val"], r"Expected val cases in the split 'paper'", capsys)
-    refuse([outcome_run.folder, "--split-part", "val"], r"--split-part train or test.*--split stratified", capsys)
+    refuse([outcome_run.folder, "--split-part", "val"], r"--split-part: train or test.*--split stratified", capsys)
 
 
 def test_a_store_with_other_classes(outcome_run, tmp_path, capsys):
@@ -214,7 +240,7 @@ def test_a_store_with_other_classes(outcome_run, tmp_path, capsys):
 def test_tables_that_cannot_be_written(outcome_run, tmp_path, capsys):
     before = files(outcome_run.folder)
     (tmp_path / "file").write_text("")
-    refuse([outcome_run.folder, "--out", tmp_path / "table.docx"], r"ends in \.csv, \.json, \.md, \.tex", capsys)
+    refuse([outcome_run.folder, "--out", tmp_path / "table.docx"], r"\.csv, \.json, \.md, \.tex, \.html", capsys)
     refuse([outcome_run.folder, "--out", tmp_path / "file" / "table.md"], r"is not a writable folder", capsys)
     folder = tmp_path / "folder.md"
     folder.mkdir()

@@ -64,3 +64,11 @@ def test_a_run_that_goes_on_says_from_where(jobs, capsys):
         overview.planned(jobs, 0)
         overview.started(job)
     assert f"started {job.name} from epoch 1 on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", ["Runs", ""])
+def test_an_interruption_says_what_is_kept(kept, capsys):
+    with pytest.raises(KeyboardInterrupt), Overview(kept):
+        raise KeyboardInterrupt
+    said = "Runs are saved as far as they came. The same command goes on with them.\n"
+    assert capsys.readouterr().out == (said if kept else "")

@@ -89,7 +89,7 @@ def test_a_bad_scan_is_named_at_the_end_and_the_exit_code_is_1(words, tmp_path, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({1: "nothing"}, "neither run.json nor model.json"),
+        ({1: "nothing"}, "Expected a run or a model folder, but nothing is not there"),
         ({2: "nothing.nii.gz"}, "nothing.nii.gz matches nothing"),
         ({6: "tpu"}, "device that torch can use"),
     ],
@@ -111,3 +111,14 @@ def test_a_second_time_refuses_and_overwrite_does_it(words, capsys):
     assert "0 of 2 scans segmented" in out
     assert err.count("Give --overwrite, or another --out.") == 2
     assert run([*words, "--overwrite"]) == 0
+
+
+def test_debug_shows_the_traceback_of_a_scan_that_failed(words, tmp_path, capsys):
+    (tmp_path / "my scans" / "bad.nii.gz").write_bytes(b"no scan")
+    for _ in range(2):  # nothing of the first is left
+        assert run([*words, "--overwrite", "--debug"]) == 1
+        err = capsys.readouterr().err
+        assert err.count("Traceback") >= 1
+        assert "in _load_nifti" in err
+        assert run([*words, "--overwrite"]) == 1
+        assert "Traceback" not in capsys.readouterr().err

@@ -7,7 +7,9 @@ import pytest
 
 from adawac.cli import run
 from adawac.cli.display import Display
+from adawac.models import weight_files
 from adawac.runs import Run
+from adawac.train import engine
 
 
 @pytest.fixture
@@ -34,6 +36,17 @@ def test_train_prints_a_line_an_epoch_and_leaves_a_run(words, tmp_path, capsys):
     assert all(name in lines[1] for name in ("loss", "CE", "ACR", "β sparse", "β dense", "slices/s"))
     assert lines[-1] == f"Done: {tmp_path / 'run'}"
     assert Run(tmp_path / "run").status == "finished"
+
+
+def test_without_a_terminal_a_long_epoch_says_how_far_it_is(words, capsys, monkeypatch):
+    monkeypatch.setattr(engine, "LINE_EVERY", 0.0)
+    assert run(words) == 0
+    assert "epoch 1/2  step 2/4  about 1 min left" in capsys.readouterr().out.splitlines()
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes this for a terminal
+    assert run([*words[:-1], words[-1] + "-shown"]) == 0
+    shown = capsys.readouterr().out
+    assert "left" not in shown
+    assert "steps" in shown
 
 
 def test_without_a_store_it_trains_on_the_phantom(words, tmp_path, small_phantom, capsys):
@@ -114,3 +127,25 @@ def test_training_messages(words, store, capsys):
     assert "'adawac'" in capsys.readouterr().err
     assert run([*words, "--resume"]) == 2
     assert "no run.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", ["", "-official"])
+@pytest.mark.parametrize("model", ["unet", "transunet"])
+def test_the_papers_recipes_without_a_network(store, tmp_path, monkeypatch, capsys, model, preset):
+    """Weights that cannot be had are one message; what it names trains, with smaller networks here."""
+
+    def refused(*_):
+        raise OSError("no network")
+
+    monkeypatch.setenv("ADAWAC_WEIGHTS", str(tmp_path))
+    monkeypatch.setattr(weight_files, "_download_from_hub", refused)
+    monkeypatch.setattr(weight_files, "_download", refused)
+    words = ["train", str(store), "--config", f"synapse-{model}{preset}", "--out", str(tmp_path / "run")]
+    words += ["--epochs", "1", "--set", "data.image_size=[32, 32]", "--set", "hardware.accelerator=cpu"]
+    assert run(words) == 2
+    [told] = capsys.readouterr().err.splitlines()
+    assert told.startswith("adawac: Expected to download https://")
+    assert "--set model.pretrained=null trains from scratch" in told
+    small = {"unet": "smp:Unet/resnet18", "transunet": "transunet-small"}[model]
+    assert run([*words, "--set", "model.pretrained=null", "--model", small]) == 0
+    assert Run(tmp_path / "run").status == "finished"

@@ -82,7 +82,7 @@ def test_message_without_a_browser(
     ("words", "message"),
     [
         (["nowhere.nii"], "nowhere.nii does not exist"),
-        (["{scan}", "--labels", "nowhere.nii"], "nowhere.nii does not exist"),
+        (["{scan}", "--labels", "nowhere.nii"], "nowhere.nii is not there"),
         (["{scan}", "--port", "70000"], "Expected a port from 0 to 65535, but got 70000."),
         (["{scan}", "--port", "x"], 'unable to convert "x" into int. See `adawac view --help`.'),
         ([], "See `adawac view --help`."),

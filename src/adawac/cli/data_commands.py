@@ -1,21 +1,35 @@
-"""`adawac diagnose` and `adawac prepare`."""
+"""`adawac phantom`, `adawac diagnose` and `adawac prepare`."""
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.shell import DATA, AsJson, app, plain_console, print_json, print_table, printable
+from adawac.cli.shell import (
+    DATA,
+    HERE,
+    START,
+    AsJson,
+    Machines,
+    app,
+    plain_console,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+)
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
+    from adawac.data.cases import SampleTable
     from adawac.data.diagnosis_report import Diagnosis
 
 _MOST_CASES = 20  # more of them than this would scroll everything else away
 
-SourceName = Annotated[str, Parameter(help="How the scans are laid out: acdc, synapse, nifti or dicom.")]
+SourceName = Annotated[str, Parameter(help="How the scans are laid out: acdc, synapse, nifti, dicom or pictures.")]
 Axis = Annotated[int | None, Parameter(help="Voxel axis along which volumes are cut; the source's by default.")]
 Workers = Annotated[int | None, Parameter(help="Processes; all processors by default.")]
 ModalityOption = Annotated[str | None, Parameter(help="CT or MR: decides how intensities are clipped.")]
@@ -32,7 +46,7 @@ class SourceOptions:
     labels: Annotated[str | None, Parameter(help="Pattern of the label files.")] = None
     classes: Annotated[
         tuple[str, ...] | None,
-        Parameter(help="Classes by label value: liver=1 vessel=2,3 background=0,5.", consume_multiple=True),
+        Parameter(help="Classes by label value: liver=1 vessel=2,3; or colour: crack=#ff0000.", consume_multiple=True),
     ] = None
     channels: Annotated[
         tuple[str, ...] | None,
@@ -49,12 +63,61 @@ class SourceOptions:
         return {
             **vars(self),
             "images": list(self.images) if self.images else None,
-            "classes": _classes_of(self.classes),
+            "classes": classes_of(self.classes),
             "skip_unlabelled": self.skip_unlabelled or None,
         }
 
 
-_PLAIN = SourceOptions()
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class AnnotationOptions:
+    """What nobody has annotated."""
+
+    unlabelled: Annotated[
+        Literal["keep", "skip", "refuse", "empty"] | None,
+        Parameter(help="Scans without a label map: refused by default; empty is for pictures."),
+    ] = None
+    labelled_slices: Annotated[
+        Path | None, Parameter(help="CSV file with the columns case,slice: the others were never annotated.")
+    ] = None
+    ignore: Annotated[int | None, Parameter(help="Label value of voxels that count nowhere.")] = None
+
+
+_PLAIN, _WHOLE = SourceOptions(), AnnotationOptions()
+
+
+@app.command(group=START)
+def phantom(
+    folder: Annotated[Path, Parameter(help="A new or empty folder.")],
+    /,
+    *,
+    pictures: Annotated[bool, Parameter(help="Draw pictures of surfaces instead of abdomens.")] = False,
+    number: Annotated[int | None, Parameter(help="How many scans or pictures; by default 16, or 160.")] = None,
+    seed: Annotated[int, Parameter(help="Other seeds are other patients, or other surfaces.")] = 0,
+) -> None:
+    """Write made-up scans, or pictures, with their labels as files: to try out the commands without data of your own.
+
+    Scans are NIfTI files in nnU-Net's layout: imagesTr, labelsTr and dataset.json. Pictures are PNG files: images and
+    masks.
+
+    Example: adawac phantom scans
+
+    Example: adawac phantom surfaces --pictures --number 40
+    """
+    import shlex
+
+    from adawac.data.phantom import write_pictures
+    from adawac.data.phantom.phantom_files import write_nifti_layout
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"Expected a new or empty folder, but {folder} holds files already. Give another one.")
+    write, kind, usual = (write_pictures, "pictures", 160) if pictures else (write_nifti_layout, "scans", 16)
+    count = usual if number is None else number
+    if count < 1:
+        raise ConfigError(f"Expected --number of at least 1, but got {count}.")
+    write(folder, count, seed)
+    words = shlex.join(["adawac", "diagnose", str(folder)])
+    plain_console().print(f"{folder}: {count} {kind} with their labels.\nLook at them: {words}", soft_wrap=True)
 
 
 @app.command(group=DATA)
@@ -66,6 +129,7 @@ def diagnose(
     axis: Axis = None,
     threshold: Annotated[float, Parameter(help="Largest foreground share of a label-sparse slice.")] = 0.0,
     options: SourceOptions = _PLAIN,
+    annotation: AnnotationOptions = _WHOLE,
     workers: Workers = None,
     figure: Annotated[Path | None, Parameter(help="Draw what was found: a .png, .svg or .pdf file.")] = None,
     as_json: AsJson = False,
@@ -84,7 +148,8 @@ def diagnose(
         from adawac.figures.picture import check_ending
 
         check_ending(figure)  # before minutes of reading
-    report = look(data, source, axis=axis, threshold=threshold, workers=workers, **options.keywords())
+    keywords = {**options.keywords(), **vars(annotation)}
+    report = look(data, source, axis=axis, threshold=threshold, workers=workers, **keywords)
     if figure is not None:
         from adawac.data.diagnosis_figure import save_diagnosis
 
@@ -109,14 +174,19 @@ def prepare(
     window: Annotated[tuple[float, float] | None, Parameter(help="Clip intensities to this range.")] = None,
     clip_quantile: Annotated[float | None, Parameter(help="Clip each volume at this quantile.")] = None,
     normalisation: Annotated[
-        Literal["min-max", "z-score", "none"] | None, Parameter(help="Scale each volume and channel on its own.")
+        Literal["min-max", "z-score", "range", "none"] | None,
+        Parameter(help="Scale each volume and channel on its own; range: the window, for all alike."),
     ] = None,
     size: Annotated[tuple[int, int] | None, Parameter(help="Keep copies of this height and width as well.")] = None,
     unit: Annotated[Literal["slice", "volume"] | None, Parameter(help="What one sample is.")] = None,
+    tile: Annotated[int | None, Parameter(help="Cut pictures into tiles of this height and width.")] = None,
+    overlap: Annotated[int | None, Parameter(help="Pixels that tiles share; an eighth of a tile by default.")] = None,
     options: SourceOptions = _PLAIN,
+    annotation: AnnotationOptions = _WHOLE,
     modality: ModalityOption = None,
     dataset: Annotated[str | None, Parameter(help="Name of the data set.")] = None,
     workers: Workers = None,
+    machines: Machines = HERE,
     overwrite: Annotated[bool, Parameter(help="Prepare again with other options, over an existing store.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -127,9 +197,14 @@ def prepare(
     Example: adawac prepare nifti Dataset007_Pancreas store
 
     Example: adawac prepare nifti scans store --images "*/ct.nii.gz" --labels "*/organs.nii.gz" --modality CT
-    """
-    from adawac.data.preparation import prepare as write
 
+    Example: adawac prepare pictures surfaces store --images "images/*" --labels "masks/*" --tile 512 --overlap 64
+
+    Example: adawac prepare nifti scans store --shard $SLURM_ARRAY_TASK_ID/8
+    """
+    from adawac.data import preparation
+
+    write = preparation.prepare if machines.shard is None else partial(preparation.prepare_share, machines.shard)
     made = write(
         source,
         scans,
@@ -142,12 +217,23 @@ def prepare(
         normalisation=normalisation,
         size=size,
         unit=unit,
+        tile=tile,
+        overlap=overlap,
         workers=workers,
+        engine=machines.engine,
+        address=machines.address,
         overwrite=overwrite,
         modality=modality,
         **options.keywords(),
+        **vars(annotation),
         dataset=dataset,
     )
+    if isinstance(made, int):
+        if as_json:
+            print_json({"store": str(store), "waiting": made})
+        else:
+            print_text(f"This share is prepared; {made} cases of other shards are not. The last one ends it.\n")
+        return
     table = made.table
     splits = {name or "none": int((table.split == name).sum()) for name in sorted(set(table.split.tolist()))}
     if as_json:
@@ -160,62 +246,72 @@ def prepare(
                 "samples": len(table),
                 "samples_by_split": splits,
                 "label_sparse": int(table.label_sparse.sum()),
+                "unlabelled": int(table.unlabelled.sum()),
+                "partly_ignored": int(table.partly_ignored.sum()),
             }
         )
         return
     import shlex
 
-    import numpy as np
-
     parts = "no split" if set(splits) == {"none"} else ", ".join(f"{name} {count}" for name, count in splits.items())
-    unlabelled = bool(np.isnan(table.fraction[table.split == "test"]).all())
     plain_console().print(
         f"{store}: {made.dataset}, {len(made.cases)} cases, {len(table)} samples ({parts}).\n"
         f"Classes: {printable(', '.join(made.class_names[1:]))}.{_about_classes(made.class_names)}\n"
-        f"Look at its labels: {shlex.join(['adawac', 'diagnose', str(store)])}{_about_splits(splits, unlabelled)}",
+        f"Look at its labels: {shlex.join(['adawac', 'diagnose', str(store)])}{_about_splits(store, table)}",
         soft_wrap=True,
     )
 
 
 def _about_classes(names: tuple[str, ...]) -> str:
     """Return what to add where classes were made of the values that occur."""
-    unnamed = all(re.fullmatch(r"class -?\d+", name) for name in names[1:])
+    unnamed = all(re.fullmatch(r"class -?\d+|foreground|#[0-9a-f]{6}", name) for name in names[1:])
     return " These are the label values that occur; --classes names, merges or drops them." if unnamed else ""
 
 
-def _about_splits(splits: dict[str, int], unlabelled: bool) -> str:
+def _about_splits(store: Path, table: "SampleTable") -> str:
     """Return what to add where nothing says who trains and who tests, or where those who test have no labels."""
+    from adawac.data.splits import labelled, suggest_split
+
+    known = table.take(labelled(table))
+    splits = set(table.split.tolist())
     who = next((who for part, who in (("train", "trains"), ("test", "tests")) if part not in splits), None)
-    if who is not None:
-        return f"\nNothing says who {who}: give --split stratified or fold:0/5 to adawac train."
-    if unlabelled:
-        return "\nThe test scans have no labels to score with: give --split stratified or fold:0/5 to adawac train."
-    return ""
+    if who is None and "test" in known.split:
+        return ""
+    problem = f"Nothing says who {who}" if who else "The test scans have no labels to score with"
+    if split := suggest_split(known.patient, known.group, known.split):
+        return f"\n{problem}: give --split {split}, as in {_train_command(store, split=split)}"
+    return f"\n{problem}, and one labelled patient cannot be divided: prepare more of them."
 
 
-def _classes_of(texts: tuple[str, ...] | None) -> dict[str, tuple[int, ...]] | None:
+def _train_command(store: object, *options: str, split: str) -> str:
+    import shlex
+
+    return shlex.join(["adawac", "train", str(store), *options, *(["--split", split] if split else []), "--out", "RUN"])
+
+
+def classes_of(texts: tuple[str, ...] | None) -> dict[str, tuple[int, ...]] | None:
     """Return the classes by name; one that is named twice is an error, because the first would be lost."""
     if texts is None:
         return None
+    from adawac.data.sources.source import label_value
+
     classes: dict[str, tuple[int, ...]] = {}
-    for name, values in map(_class, texts):
+    for text in texts:
+        name, _, values = (part.strip() for part in text.partition("="))
+        try:
+            numbers = tuple(label_value(value.strip()) for value in values.split(","))
+        except ConfigError:
+            raise
+        except ValueError:
+            numbers = ()
+        if not name or not numbers:
+            raise ConfigError(
+                f"Expected a class with its label values, but got {text!r}. Write it like liver=1, or vessel=2,3."
+            )
         if name in classes:
             raise ConfigError(f"Expected each class once, but got {name!r} twice. Write it like {name}=1,2.")
-        classes[name] = values
+        classes[name] = numbers
     return classes
-
-
-def _class(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, values = text.partition("=")
-    try:
-        numbers = tuple(int(value) for value in values.split(","))
-    except ValueError:
-        numbers = ()
-    if not name.strip() or not numbers:
-        raise ConfigError(
-            f"Expected a class with its label values, but got {text!r}. Write it like liver=1, or vessel=2,3."
-        )
-    return name.strip(), numbers
 
 
 def _show(report: "Diagnosis") -> None:
@@ -227,8 +323,14 @@ def _show(report: "Diagnosis") -> None:
         + ("." if summary["xi"] is None else f" (ξ = {summary['xi']:.3f})."),
         soft_wrap=True,
     )
+    if report.kind == "PictureSource" and report.cases:
+        _show_pictures(report)
+    states = summary["slices_by_state"]
+    if states["unlabelled"] or states["partly ignored"]:
+        console.print("Slices: " + ", ".join(f"{count} {state}" for state, count in states.items()) + ".")
     _show_classes(report)
-    _show_cases(report)
+    if any(case.slices > 1 for case in report.cases):  # a table of single pictures says nothing
+        _show_cases(report)
     for name, messages in (("Fix", report.faults), ("Check", report.warnings)):
         for message in messages:
             console.print(f"{name}: {printable(message)}", soft_wrap=True)
@@ -236,21 +338,40 @@ def _show(report: "Diagnosis") -> None:
     console.print(f"Hint: {hint.method}. {hint.reason}", soft_wrap=True)
     for sentence in hint.basis:
         console.print(f"      {sentence}", soft_wrap=True)
-    if hint.settings:
-        options = " ".join(f"--set {path}={value}" for path, value in hint.settings.items())
-        console.print(f"      adawac train STORE --method {hint.method} {options} --out RUN", soft_wrap=True)
+    if hint.method != "none":
+        settings = [word for path, value in hint.settings.items() for word in ("--set", f"{path}={value}")]
+        store = report.path if report.kind == "store" else "STORE"
+        if store == "STORE":
+            first = "      Prepare the scans with the same options (adawac prepare SOURCE SCANS STORE), then:"
+            console.print(first, soft_wrap=True)
+        command = _train_command(store, "--method", hint.method, *settings, split=report.suggested_split)
+        console.print(f"      {command}", soft_wrap=True)
+
+
+def _show_pictures(report: "Diagnosis") -> None:
+    summary = report.summary
+    sizes = [" × ".join(map(str, shape[1:] if shape[0] == 1 else shape)) for shape in summary["shapes"]]
+    several = len({case.shape for case in report.cases})
+    sizes += [f"and {several - len(sizes)} more sizes"] if several > len(sizes) else []
+    empty = "" if summary["empty_share"] is None else f"; {summary['empty_share']:.1%} of the labelled ones are empty"
+    plain_console().print(
+        f"Pictures: {', '.join(sizes)} pixels; channels {', '.join(report.channels)}{empty}.", soft_wrap=True
+    )
 
 
 def _show_classes(report: "Diagnosis") -> None:
+    coloured = any(value.startswith("#") for part in report.classes for value in part.values)
     rows = [
         (
             part.name,
+            *([", ".join(part.values)] if coloured else []),
             *(f"{share:.2%}" for share in (part.voxel_share, part.foreground_share, part.slice_share)),
             str(part.cases),
         )
         for part in report.classes
     ]
-    print_table(("class", "of all voxels", "of foreground", "of slices", "cases"), rows, title="Classes")
+    colour = ["colour"] if coloured else []
+    print_table(("class", *colour, "of all voxels", "of foreground", "of slices", "cases"), rows, title="Classes")
 
 
 def _show_cases(report: "Diagnosis") -> None:
@@ -259,8 +380,18 @@ def _show_cases(report: "Diagnosis") -> None:
     if len(ordered) > _MOST_CASES:
         title += f" ({_MOST_CASES} of {len(ordered)}; --json has all)"
     rows = []
+    partly = any(case.unlabelled or case.partly_ignored for case in ordered)
     for case in ordered[:_MOST_CASES]:
         voxels = sum(case.class_voxels)
         share = 1 - case.class_voxels[0] / voxels if voxels else 0.0
-        rows.append((case.id, str(case.slices), str(case.label_sparse), f"{case.xi:.2f}", f"{share:.2%}"))
-    print_table(("case", "slices", "label-sparse", "ξ", "foreground"), rows, title=title)
+        states = tuple(str(count) for count in (case.unlabelled, case.partly_ignored)) if partly else ()
+        rows.append((case.id, str(case.slices), *states, str(case.label_sparse), f"{case.xi:.2f}", f"{share:.2%}"))
+    header = (
+        "case",
+        "slices",
+        *(("unlabelled", "partly ignored") if partly else ()),
+        "label-sparse",
+        "ξ",
+        "foreground",
+    )
+    print_table(header, rows, title=title)

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.shell import PAPER, AsJson, app, plain_console, print_json, print_text, printable
+from adawac.cli.shell import (
+    PAPER,
+    AddressOption,
+    AsJson,
+    app,
+    plain_console,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+)
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,9 +34,7 @@ def reproduce(
     data: Annotated[Path | None, Parameter(help="The prepared store; not needed with --quick.")] = None,
     out: Annotated[Path | None, Parameter(help="Folder for the runs and the table.")] = None,
     engine: Annotated[Literal["local", "ray"], Parameter(help="Where the runs run.")] = "local",
-    address: Annotated[
-        str | None, Parameter(help="The Ray cluster: auto, HOST:PORT, …; by default one on this machine.")
-    ] = None,
+    address: AddressOption = None,
     jobs: Annotated[int | None, Parameter(help="Runs at a time; by default one for each GPU, or 1.")] = None,
     preset: Annotated[
         Literal["paper", "official", "both"] | None, Parameter(help="As the text says, or as released.")
@@ -83,35 +91,29 @@ def reproduce(
     from adawac.config import assignments
     from adawac.reproduction import reproduce as run
 
-    presets = {None: (), "both": ("paper", "official")}.get(preset, (preset,))
-    with Overview() as overview:
-        try:
-            found = run(
-                name,
-                out,
-                data=data,
-                quick=quick,
-                engine=engine,
-                address=address,
-                jobs=jobs,
-                presets=[name for name in presets if name is not None],
-                changes=assignments(changes),
-                only=only,
-                seconds=seconds,
-                phantom=phantom,
-                watch=overview,
-            )
-        except KeyboardInterrupt:
-            overview.__exit__()
-            if not as_json:
-                print_text("Runs are saved as far as they came. The same command goes on with them.\n")
-            raise
+    presets = ("paper", "official") if preset == "both" else (preset,) if preset else ()
+    with Overview("" if as_json else "Runs") as overview:
+        found = run(
+            name,
+            out,
+            data=data,
+            quick=quick,
+            engine=engine,
+            address=address,
+            jobs=jobs,
+            presets=presets,
+            changes=assignments(changes),
+            only=only,
+            seconds=seconds,
+            phantom=phantom,
+            watch=overview,
+        )
     if as_json:
         from adawac.reproduction.comparison_files import to_dict
 
         print_json(
             {
-                **to_dict(found.comparison, quick=quick, failures=found.failures),
+                **to_dict(found.comparison, found.failures),
                 "files": [str(path) for path in found.files],
                 "left": found.left,
             }
@@ -148,22 +150,13 @@ def _print_list(as_json: bool) -> int:
 
 def _show(found: "Reproduction") -> None:
     """Print the means over classes, the order of the methods, and what failed; the files have every column."""
-    from rich.table import Table
-    from rich.text import Text
-
     from adawac.reproduction.comparison_files import to_tables
 
     console = plain_console()
     means = [column.name for column in found.comparison.grid.named_columns if column.class_name is None]
-    for table in to_tables(found.comparison, quick=found.quick, columns=means) if means else ():
-        shown = Table(title=Text(printable(table.title)), title_justify="left", box=None, header_style="bold")
-        for heading in table.header:
-            shown.add_column(Text(printable(heading)), overflow="fold")
-        for row in table.rows:
-            shown.add_row(*(Text(printable(cell)) for cell in row))
-        console.print(shown)
-        for note in table.notes:
-            console.print(Text(printable(note)), soft_wrap=True)
+    for table in to_tables(found.comparison, means) if means else ():
+        text_columns = range(len(table.header))  # of a number, too, the mean and ± stand on the left
+        print_table(table.header, table.rows, title=table.title, notes=table.notes, text_columns=text_columns)
         console.print()
     for path in found.files:
         console.print(printable(str(path)), soft_wrap=True)

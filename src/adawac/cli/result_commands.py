@@ -1,20 +1,59 @@
-"""`adawac evaluate`, `figure`, `report`, `watch` and `view`."""
+"""`adawac evaluate`, `score`, `figure`, `report`, `watch` and `view`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from adawac.cli.shell import EVALUATE, SEE, AsJson, app, plain_console, print_json, print_table, print_text, printable
+from adawac.cli.shell import (
+    EVALUATE,
+    HERE,
+    SEE,
+    AsJson,
+    Machines,
+    app,
+    as_typed,
+    plain_console,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+)
 from adawac.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from adawac.evaluation import Evaluation
+    from adawac.evaluation import Evaluation, FolderScores
     from adawac.runs import Run
 
 Metric = Literal["dice", "hd95", "assd", "surface-dice", "hd95-max-directed"]
+OutOption = Annotated[Path | None, Parameter(help="Write all tables: a .csv, .json, .md, .tex or .html file.")]
+FullOption = Annotated[bool, Parameter(help="Print all tables: intervals, slices, groups, each class.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ScoringOptions:
+    """How label maps are scored, by `evaluate` and by `score`."""
+
+    convention: Annotated[
+        Literal["strict", "adawac", "transunet", "nnunet", "nan"], Parameter(help="What empty masks score.")
+    ] = "strict"
+    metrics: Annotated[tuple[Metric, ...], Parameter(help="What the tables show.", consume_multiple=True)] = (
+        "dice",
+        "hd95",
+    )
+    spacing: Annotated[
+        Literal["mm", "voxel"] | None,
+        Parameter(help="Unit of distances; mm, but voxel for adawac and transunet and where mm are not known."),
+    ] = None
+    tolerance: Annotated[float, Parameter(help="How far surfaces may be off for surface-dice, in that unit.")] = 1.0
+    workers: Annotated[int | None, Parameter(help="Processes that score; 0 scores in the main one.")] = None
+
+
+_STRICTLY = ScoringOptions()
 
 
 @app.command(group=EVALUATE)
@@ -23,29 +62,20 @@ def evaluate(
     /,
     *,
     data: Annotated[Path | None, Parameter(help="The prepared store, if it has moved.")] = None,
-    split_part: Annotated[Literal["test", "val", "train"], Parameter(help="Part of the runs' split.")] = "test",
+    part: Annotated[
+        Literal["test", "val", "train"], Parameter(name="--split-part", help="Part of the runs' split.")
+    ] = "test",
     checkpoint: Annotated[str | None, Parameter(help="Which weights; what the run selects by default.")] = None,
-    convention: Annotated[
-        Literal["strict", "adawac", "transunet", "nan"], Parameter(help="What empty masks score.")
-    ] = "strict",
-    metrics: Annotated[tuple[Metric, ...], Parameter(help="What the tables show.", consume_multiple=True)] = (
-        "dice",
-        "hd95",
-    ),
-    spacing: Annotated[
-        Literal["mm", "voxel"] | None,
-        Parameter(help="Unit of distances; mm, but voxel for adawac and transunet and where mm are not known."),
-    ] = None,
-    tolerance: Annotated[float, Parameter(help="How far surfaces may be off for surface-dice, in that unit.")] = 1.0,
+    scoring: ScoringOptions = _STRICTLY,
     tta: Annotated[bool, Parameter(help="Average over flipped images, too: four passes instead of one.")] = False,
     device: Annotated[str, Parameter(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[
         Literal["fp32", "bf16"], Parameter(help="Of the network, as for predict; fp32 is without TF32's rounding.")
     ] = "fp32",
     batch_size: Annotated[int | None, Parameter(help="Slices at a time.")] = None,
-    workers: Annotated[int | None, Parameter(help="Processes that score; 0 scores in the main one.")] = None,
     gallery: Annotated[int, Parameter(help="The most slices to keep for figures, of each kind; 0 keeps none.")] = 100,
-    out: Annotated[Path | None, Parameter(help="Write the tables: a .csv, .json, .md or .tex file.")] = None,
+    out: OutOption = None,
+    full: FullOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Score runs on their test cases: Dice and HD95 per case and class, and runs against each other.
@@ -58,25 +88,21 @@ def evaluate(
 
     Example: adawac evaluate runs/baseline runs/adawac --convention adawac
     """
-    from adawac.evaluation import evaluate as score
+    from adawac.evaluation import evaluate as evaluate_runs
     from adawac.evaluation.tables import check_out, write_tables
 
     if out is not None:
         check_out(out)
-    evaluations = score(
+    evaluations = evaluate_runs(
         runs,
         data=data,
-        part=split_part,
+        part=part,
         checkpoint=checkpoint,
-        convention=convention,
-        metrics=metrics,
-        spacing=spacing,
-        tolerance=tolerance,
+        **vars(scoring),
         tta=tta,
         device=device,
         precision=precision,
         batch_size=batch_size,
-        workers=workers,
         gallery=gallery,
     )
     if out is not None:
@@ -86,19 +112,134 @@ def evaluate(
 
         print_json(to_dict(evaluations))
     else:
-        _show(evaluations)
+        _show(evaluations, full)
 
 
-def _show(evaluations: "list[Evaluation]") -> None:
-    from adawac.evaluation.tables import to_tables
+@app.command(group=EVALUATE)
+def score(
+    truth: Annotated[Path, Parameter(help="Folder of the true label maps, or one of them.")],
+    predictions: Annotated[tuple[Path, ...], Parameter(help="Folders of predicted label maps, or one of these.")],
+    /,
+    *,
+    classes: Annotated[
+        tuple[str, ...] | None,
+        Parameter(help="Classes by label value: liver=1 vessel=2,3 background=0,5.", consume_multiple=True),
+    ] = None,
+    dataset_json: Annotated[
+        Path | None, Parameter(help="nnU-Net's dataset.json, if it lies neither with the truth nor the predictions.")
+    ] = None,
+    ignore: Annotated[int | None, Parameter(help="Value of voxels in the truth that count nowhere.")] = None,
+    scoring: ScoringOptions = _STRICTLY,
+    axis: Annotated[int, Parameter(help="Voxel axis along which slices are cut: 0, 1 or 2.")] = 2,
+    orientation: Annotated[str | None, Parameter(help="Turn voxel axes there first, such as RAS.")] = None,
+    patient: Annotated[
+        str | None, Parameter(help="Regular expression that finds the patient in a case's name.")
+    ] = None,
+    groups: Annotated[Path | None, Parameter(help="CSV file with the columns patient,group.")] = None,
+    out: OutOption = None,
+    cases: Annotated[Path | None, Parameter(help="Write the scores of each case and class to this .csv file.")] = None,
+    parts: Annotated[
+        Path | None, Parameter(help="Keep each case's scores in this folder: the same command goes on from them.")
+    ] = None,
+    machines: Machines = HERE,
+    full: FullOption = False,
+    as_json: AsJson = False,
+) -> int:
+    """Score label maps of any tool: NIfTI, NRRD, MetaImage, DICOM SEG or pictures, matched by their names.
 
+    Several folders are compared with the first one, by patient. What cannot be scored is named, the rest is scored, and
+    the exit code is then 1.
+
+    Example: adawac score labelsTs predictions --out scores.html
+
+    Example: adawac score labelsTs nnunet adawac --convention nnunet --cases cases.csv
+
+    Example: adawac score truth.nii.gz prediction.nii.gz --classes liver=1 tumour=2
+
+    Example: adawac score labelsTs predictions --parts parts --shard $SLURM_ARRAY_TASK_ID/8 --out scores.html
+    """
+    from adawac.cli.data_commands import classes_of
+    from adawac.evaluation import score as score_folders
+    from adawac.evaluation.folder_scores import write_case_scores
+    from adawac.evaluation.tables import check_out, write_tables
+
+    if out is not None:
+        check_out(out)
+    if cases is not None:
+        check_out(cases, (".csv",))
+    result = score_folders(
+        truth,
+        predictions,
+        classes=classes_of(classes),
+        dataset_json=dataset_json,
+        ignore=ignore,
+        **vars(scoring),
+        axis=axis,
+        orientation=orientation,
+        patient=patient,
+        groups=groups,
+        parts=parts,
+        **vars(machines),
+    )
+    if result.waiting:
+        if as_json:
+            print_json({"waiting": result.waiting})
+        else:
+            print_text(f"This share is scored; {result.waiting} cases of other shards are not. The last one ends it.\n")
+        return 0
+    if out is not None:
+        write_tables(out, result.evaluations, result.faults)
+    if cases is not None:
+        write_case_scores(cases, result.evaluations)
+    if as_json:
+        print_json(_scores_as_dict(result))
+    elif result.evaluations:
+        _show_tables(result.evaluations, full)
+    _tell_faults(result)
+    return 1 if result.faults else 0
+
+
+def _scores_as_dict(result: "FolderScores") -> dict[str, object]:
+    from dataclasses import asdict
+
+    from adawac.evaluation.comparison import to_dict
+
+    return to_dict(result.evaluations) | {"faults": [asdict(fault) for fault in result.faults]}
+
+
+_FAULTS = 20  # are said on the screen
+
+
+def _tell_faults(result: "FolderScores") -> None:
+    import sys
+
+    for fault in result.faults[:_FAULTS]:
+        where = ": ".join(filter(None, (fault.predictions or "truth", fault.case)))
+        sys.stderr.write(printable(f"adawac: {where}: {as_typed(fault.message, 'score')}\n"))
+    if result.faults[_FAULTS:]:
+        sys.stderr.write(f"adawac: {len(result.faults) - _FAULTS} more; --out scores.json lists all.\n")
+    if result.faults:
+        scored = [f"{evaluation.label} {evaluation.num_cases}" for evaluation in result.evaluations]
+        sys.stderr.write(printable(f"adawac: cases that were scored: {', '.join(scored) or 'none'}.\n"))
+
+
+def _show(evaluations: "list[Evaluation]", full: bool) -> None:
     console = plain_console()
-    for table in to_tables(evaluations):
-        print_table(table.header, table.rows, title=table.title, notes=table.notes)
-        console.print()
+    _show_tables(evaluations, full)
     for evaluation in evaluations:
         path = f"{evaluation.run.folder}/scores/{evaluation.name}.csv"
         console.print(printable(f"Scores of each case: {path}"), soft_wrap=True)
+
+
+def _show_tables(evaluations: "list[Evaluation]", full: bool) -> None:
+    from adawac.evaluation.tables import to_tables
+
+    console = plain_console()
+    for table in to_tables(evaluations, full):
+        print_table(table.header, table.rows, title=table.title, notes=table.notes)
+        console.print()
+    if not full:
+        console.print("Intervals, slices, groups and the other tables: --full, or --out table.md")
 
 
 @app.command(group=SEE)
@@ -191,6 +332,7 @@ def report(
     *,
     out: Annotated[Path, Parameter(help="The HTML file.")] = Path("report.html"),
     pictures: Annotated[int, Parameter(help="Slices of the galleries to include at most; suspects come first.")] = 100,
+    overwrite: Annotated[bool, Parameter(help="Replace a file that is not an earlier report of these runs.")] = False,
 ) -> None:
     """Write a report of one or several runs: one HTML file that works offline.
 
@@ -201,7 +343,7 @@ def report(
     """
     from adawac.report import write_report
 
-    path = write_report(runs, out, pictures=pictures)
+    path = write_report(runs, out, pictures=pictures, overwrite=overwrite)
     print_text(f"{printable(str(path))}: {path.stat().st_size / 1e6:.1f} MB\n")
 
 
@@ -214,6 +356,9 @@ def watch(
     once: Annotated[bool, Parameter(help="Show how the run stands and return.")] = False,
     wait: Annotated[bool, Parameter(help="Wait for a run that has not begun.")] = False,
     page: Annotated[Path | None, Parameter(help="Also keep a report up to date in this file.")] = None,
+    overwrite: Annotated[
+        bool, Parameter(help="Replace a file that is not a report of this run with the page.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Follow a run while it trains: progress, curves, and where β sends the samples.
@@ -234,16 +379,16 @@ def watch(
     if wait and not once and not as_json and not run.exists():
         print_text(f"Waiting for {printable(str(run))} …\n")
     if page is not None:
-        looks = _keep_page(looks, page, every)
+        looks = _keep_page(looks, page, every, overwrite)
     status = _print_last(looks) if as_json else _show_page(looks, printable(str(run)))
     return _INTERRUPTED if status == "interrupted" else 0
 
 
-def _keep_page(looks: "Iterator[Run]", page: Path, every: float) -> "Iterator[Run]":
+def _keep_page(looks: "Iterator[Run]", page: Path, every: float, overwrite: bool) -> "Iterator[Run]":
     from adawac.report import watch_page
 
     for look in looks:
-        watch_page(look, page, every=every)
+        watch_page(look, page, every=every, overwrite=overwrite)
         yield look
 
 
@@ -283,18 +428,20 @@ def _show_page(looks: "Iterator[Run]", title: str) -> str:
 
 @app.command(group=SEE)
 def view(
-    scan: Annotated[Path, Parameter(help="A NIfTI file, or the folder of a DICOM series.")],
+    scan: Annotated[Path, Parameter(help="A NIfTI file, a picture, or the folder of a DICOM series.")],
     /,
     *,
     labels: Annotated[tuple[Path, ...], Parameter(help="Label maps to lay over it.", consume_multiple=True)] = (),
     port: Annotated[int, Parameter(help="Where to listen; 0 takes a free port.")] = 0,
     no_browser: Annotated[bool, Parameter(name="--no-browser", help="Print the address and open nothing.")] = False,
 ) -> None:
-    """Look at a scan with its label maps in the browser: three planes and 3D.
+    """Look at a scan or a picture with its label maps in the browser: three planes and 3D.
 
     It runs until Ctrl-C, on this computer alone and without a network; the files are not changed.
 
     Example: adawac view scan.nii.gz --labels truth.nii.gz prediction.nii.gz
+
+    Example: adawac view photo.jpg --labels masks/photo.png
     """
     import sys
 

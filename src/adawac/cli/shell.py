@@ -2,22 +2,27 @@
 
 import io
 import json
+import logging
 import os
+import re
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnusedCliTokensError
 
 from adawac import __version__
-from adawac.errors import AdawacError, MissingFileError
+from adawac.errors import AdawacError, ConfigError, MissingFileError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_ARGUMENT = re.compile(r"`(\w+)(?:=([^`]+))?`")  # of a function, as messages name it
+_QUOTES = "'\""
 _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
@@ -51,6 +56,26 @@ START, DATA, TRAIN, EVALUATE, SEE, PAPER, OPTIONS = (
 )
 
 AsJson = Annotated[bool, Parameter(name="--json", help="Print the numbers as JSON and nothing else.")]
+AddressOption = Annotated[
+    str | None, Parameter(help="The Ray cluster: auto, HOST:PORT, …; by default one on this machine.")
+]
+ShardOption = Annotated[
+    str | None,
+    Parameter(help="K/N: do only the Kth of N shares, as a job of a SLURM array does; the last one ends the work."),
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """Where cases are worked on, for commands that take many of them."""
+
+    engine: Annotated[Literal["local", "ray"], Parameter(help="Where the cases are worked on.")] = "local"
+    address: AddressOption = None
+    shard: ShardOption = None
+
+
+HERE = Machines()
 
 
 def _shown_default(value: object) -> str | None:
@@ -77,14 +102,29 @@ def run(argv: Sequence[str]) -> int:
     """
     open_streams()
     try:
-        return _run(argv)
+        debug, words = _take_debug(argv)
+        with _debug_log() if debug else nullcontext():
+            return _run(words, debug)
     finally:
         discard_unwritable(sys.stdout)
         discard_unwritable(sys.stderr)
 
 
-def _run(argv: Sequence[str]) -> int:
-    debug, words = _take_debug(argv)
+@contextmanager
+def _debug_log() -> Iterator[None]:
+    """Show all that is logged: what went wrong with a scan that others are done after, too, with its traceback."""
+    log, handler = logging.getLogger("adawac"), logging.StreamHandler()
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def _run(words: list[str], debug: bool) -> int:
     if os.environ.get("COLUMNS") == "0":  # as some editors and containers say it; rich would print nothing at all
         del os.environ["COLUMNS"]
     try:
@@ -103,7 +143,7 @@ def _run(argv: Sequence[str]) -> int:
     except CycloptsError as error:
         return _fail(2, f"{_about_words(error)} See {_help_for(words)}.", debug)
     except AdawacError as error:
-        return _fail(2, str(error), debug)
+        return _fail(2, as_typed(str(error), words[0] if words else ""), debug)
     except OSError as error:
         return _fail(2, _about_system(error), debug)
     except Exception as error:
@@ -118,6 +158,25 @@ def _fail(code: int, message: str, debug: bool) -> int:
         sys.stderr.write(f"adawac: {printable(message)}\n")
         sys.stderr.flush()
     return code
+
+
+def as_typed(message: str, command: str) -> str:
+    """Return a message of a library function with the options of a command in place of the function's arguments.
+
+    Messages name arguments as Python does, `overwrite=True`; whoever typed a command knows them as --overwrite.
+    """
+    if "`" not in message or command not in set(app):
+        return message
+    arguments = app[command].assemble_argument_collection()
+    options = {argument.field_info.name: argument.names[0] for argument in arguments if argument.name.startswith("--")}
+
+    def option(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name not in options:
+            return match[0]
+        return options[name] if value in (None, "True") else f"{options[name]} {value.strip(_QUOTES)}"
+
+    return _ARGUMENT.sub(option, message)
 
 
 def _check_working_folder() -> None:
@@ -210,3 +269,44 @@ def print_table(
     console.print(table)
     for note in notes:
         console.print(printable(note), soft_wrap=True)
+
+
+@app.command(name="--install-completion")
+def install_completion(
+    *,
+    shell: Annotated[
+        Literal["bash", "zsh", "fish", "powershell"] | None, Parameter(help="By default the one that you type in.")
+    ] = None,
+) -> None:
+    """Have Tab complete commands and options: writes a script for your shell, and a line into its start-up file.
+
+    Example: adawac --install-completion
+    """
+    from cyclopts.completion.detect import ShellDetectionError
+
+    try:
+        script = app.install_completion(shell=shell)
+    except ShellDetectionError:
+        raise ConfigError("Expected to know your shell, but cannot tell which it is. Give --shell.") from None
+    print_text(f"Completion is in {printable(str(script))}. It works in every shell that you open from now on.\n")
+
+
+@app.command(group=START)
+def version(*, as_json: AsJson = False) -> None:
+    """Print versions, hardware and libraries for a bug report: no path, no host and no user.
+
+    Example: adawac version
+
+    Example: adawac version --json
+    """
+    from adawac.runs.environment import describe_installation
+
+    installation = describe_installation()
+    if as_json:
+        print_json(installation)
+        return
+    lines = {name: value for name, value in installation.items() if name != "packages"} | installation["packages"]
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        shown = ", ".join(value) if isinstance(value, list) else value
+        print_text(printable(f"{name:<{width}}  {'none' if shown in (None, '') else shown}\n"))

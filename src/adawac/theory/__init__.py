@@ -7,12 +7,15 @@ hold as stated.
 
 from adawac.theory.claims import bilinear_example, multiplicative_update, returns_from, vertex_shortfall
 from adawac.theory.descent import Averages, Trajectory, hard_thresholding, run_algorithm
-from adawac.theory.gap import duality_gap, inner_maximum, inner_minimum, saddle_point
 from adawac.theory.guarantee import (
     Steps,
     balanced_steps,
+    duality_gap,
     eta_beta_for,
+    inner_maximum,
+    inner_minimum,
     provable_bound,
+    saddle_point,
     stated_bound,
     stated_steps,
     steps_to_converge,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from torch import Tensor
 
-from adawac.theory.gap import inner_minimum, saddle_point
+from adawac.theory.guarantee import inner_minimum, saddle_point
 from adawac.theory.instance import Array, Instance
 
 

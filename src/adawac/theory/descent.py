@@ -105,7 +105,8 @@ class _Rows:
         self.first_sample = for_all(sizes.cumsum(0) - sizes)
         self.first_weight = self.sizes.cumsum(0) - self.sizes
         # One product with θ gives the signed scores of all pixels, and λHθ, whose length is R_AC.
-        self.table = torch.cat([torch.from_numpy(_equations(run.instance)) for run in runs])
+        tables = [np.concatenate([run.instance.signed, run.instance.lambda_ac * run.instance.roots], 1) for run in runs]
+        self.table = torch.from_numpy(np.concatenate(tables))
         self.num_pixels = runs[0].instance.pixels.shape[1]
         self.centre = for_all(torch.tensor(np.stack([run.instance.theta_star for run in runs])))
         self.gamma = for_all(torch.tensor([[run.instance.gamma] for run in runs], dtype=torch.float64))
@@ -167,7 +168,3 @@ def run_algorithm(
         Averages(mean.numpy(), weight.view(num_seeds, -1).numpy(), way.view(len(path), num_seeds, -1).numpy())
         for mean, weight, way in zip(theta_means, beta_means, paths, strict=True)
     ]
-
-
-def _equations(instance: Instance) -> Array:
-    return np.concatenate([instance.signed, instance.lambda_ac * instance.roots], axis=1)

@@ -10,13 +10,15 @@ import torch
 
 from adawac.theory.claims import bilinear_example, returns_from, vertex_shortfall
 from adawac.theory.descent import Trajectory, hard_thresholding, run_algorithm
-from adawac.theory.gap import duality_gap, inner_maximum, saddle_point
 from adawac.theory.guarantee import (
     StepRule,
     Steps,
     balanced_steps,
+    duality_gap,
     eta_beta_for,
+    inner_maximum,
     provable_bound,
+    saddle_point,
     stated_bound,
     stated_steps,
     steps_to_converge,
@@ -70,9 +72,8 @@ def convergence(
     rows = []
     for horizon in horizons:
         runs = [Trajectory(instance, RULES[rule](instance, horizon)) for rule, instance in kinds]
-        for (rule, instance), run, result in zip(
-            kinds, runs, run_algorithm(runs, horizon, num_seeds=num_seeds, seed=seed), strict=True
-        ):
+        results = run_algorithm(runs, horizon, num_seeds=num_seeds, seed=seed)
+        for (rule, instance), run, result in zip(kinds, runs, results, strict=True):
             gaps = _gaps(instance, result.theta, result.beta)
             rows.append(
                 {
@@ -113,19 +114,16 @@ def violation(separations: Sequence[float], num_instances: int = 8, size: int = 
     results = run_algorithm(runs, EPOCHS * size, num_seeds=2, seed=seed)
     rows = []
     for number, (separation, group) in enumerate(zip(separations, instances, strict=True)):
-        exact = [saddle_point(instance).beta for instance in group]
         averages = results[number * num_instances : (number + 1) * num_instances]
-        pairs = list(zip(group, averages, strict=True))
+        separated = [_separation(instance, result.beta) for instance, result in zip(group, averages, strict=True)]
         rows.append(
             {
                 "separation": separation,
                 "certified": _mean([float(margins(instance).min() > 0) for instance in group]),
                 "margin": _mean([float(margins(instance).min()) for instance in group]),
-                "right_at_saddle": _mean([_right(instance, beta) for instance, beta in zip(group, exact, strict=True)]),
-                "right_by_algorithm": _mean([_right(instance, result.beta) for instance, result in pairs]),
-                "confident_by_algorithm": _mean(
-                    [_separation(instance, result.beta)["confident"] for instance, result in pairs]
-                ),
+                "right_at_saddle": _mean([_right(instance, saddle_point(instance).beta) for instance in group]),
+                "right_by_algorithm": _mean([shares["right"] for shares in separated]),
+                "confident_by_algorithm": _mean([shares["confident"] for shares in separated]),
             }
         )
     return rows
@@ -137,13 +135,12 @@ def radius_sweep(radii: Sequence[float], num_instances: int = 4, size: int = 16,
     for gamma in radii:
         group = [build_instance(size, gamma=gamma, seed=seed + number) for number in range(num_instances)]
         saddles = [saddle_point(instance) for instance in group]
+        right = [_right(instance, saddle.beta) for instance, saddle in zip(group, saddles, strict=True)]
         rows.append(
             {
                 "gamma": gamma,
                 "certified": _mean([float(margins(instance).min() > 0) for instance in group]),
-                "right_at_saddle": _mean(
-                    [_right(instance, saddle.beta) for instance, saddle in zip(group, saddles, strict=True)]
-                ),
+                "right_at_saddle": _mean(right),
                 "undecided": _mean([float(((saddle.beta > 0.01) & (saddle.beta < 0.99)).mean()) for saddle in saddles]),
                 "largest_gap": max(saddle.gap for saddle in saddles),
             }
@@ -154,20 +151,15 @@ def radius_sweep(radii: Sequence[float], num_instances: int = 4, size: int = 16,
 def eta_sweep(etas: Sequence[float], num_seeds: int = 8, seed: int = 0) -> Numbers:
     """Vary η_β over 150 epochs on two instances: a separated one, and one whose ball is so large that terms cross."""
     cases: dict[str, Numbers] = {}
-    for name, instance in {
-        "separated": build_instance(8, seed=seed),
-        "crossing": build_instance(8, gamma=1.0, seed=seed),
-    }.items():
+    instances = {"separated": build_instance(8, seed=seed), "crossing": build_instance(8, gamma=1.0, seed=seed)}
+    for name, instance in instances.items():
         horizon = EPOCHS * instance.num_samples
         runs = [Trajectory(instance, Steps(ETA_THETA, eta)) for eta in etas]
         saddle = saddle_point(instance)
         undecided = int(np.argmin(np.abs(saddle.beta - 0.5)))
         rows = []
-        for run, result in zip(
-            runs,
-            run_algorithm(runs, horizon, num_seeds=num_seeds, seed=seed, record_every=instance.num_samples),
-            strict=True,
-        ):
+        results = run_algorithm(runs, horizon, num_seeds=num_seeds, seed=seed, record_every=instance.num_samples)
+        for run, result in zip(runs, results, strict=True):
             rows.append(
                 {
                     "eta_beta": run.steps.eta_beta,
@@ -196,10 +188,9 @@ def lambda_sweep(factors: Sequence[float], size: int = 16, num_seeds: int = 2, s
     instances = [replace(middle, lambda_ac=middle.lambda_ac * factor) for factor in factors]
     eta_beta = eta_beta_for(bounded_constants(middle).c_beta, EPOCHS)
     runs = [Trajectory(instance, Steps(ETA_THETA, eta_beta)) for instance in instances]
+    results = run_algorithm(runs, EPOCHS * size, num_seeds=num_seeds, seed=seed)
     rows = []
-    for instance, result in zip(
-        instances, run_algorithm(runs, EPOCHS * size, num_seeds=num_seeds, seed=seed), strict=True
-    ):
+    for instance, result in zip(instances, results, strict=True):
         last = result.path[-1]
         rows.append(
             {
@@ -236,9 +227,8 @@ def thresholding(keeps: Sequence[int], size: int = 16, num_seeds: int = 8, seed:
         }
 
     eta_beta = eta_beta_for(bounded_constants(instance).c_beta, EPOCHS)
-    (adawac,) = run_algorithm(
-        [Trajectory(instance, Steps(ETA_THETA, eta_beta))], horizon, num_seeds=num_seeds, seed=seed
-    )
+    run = Trajectory(instance, Steps(ETA_THETA, eta_beta))
+    (adawac,) = run_algorithm([run], horizon, num_seeds=num_seeds, seed=seed)
     rows = [
         scores("start", None, instance.theta_star[None], np.full((1, size), 0.5)),
         scores("adawac", None, adawac.theta, adawac.beta),

@@ -2,9 +2,10 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from adawac.errors import ConfigError
 from adawac.files import beside, write_text
@@ -151,9 +152,8 @@ def _lambda(sweep: Results) -> "Figure":
         ("beta_sparse", "label-sparse", _COLOURS[0], "o"),
     ):
         axis.semilogx(x, [row[key]["mean"] for row in rows], color=colour, marker=marker, markersize=5, label=label)
-        axis.fill_between(
-            x, [row[key]["low"] for row in rows], [row[key]["high"] for row in rows], color=colour, alpha=0.2
-        )
+        lowest, highest = ([row[key][end] for row in rows] for end in ("low", "high"))
+        axis.fill_between(x, lowest, highest, color=colour, alpha=0.2)
     low, high = sweep["lambda_range"]
     if low is not None and low < high:
         axis.axvspan(low, high, color="#009E73", alpha=0.15, label="Assumption 1 holds")
@@ -170,13 +170,8 @@ def _thresholding(comparison: Results) -> "Figure":
         chosen = [row for row in rows if row["method"] == method]
         keeps = [row["keep"] for row in chosen]
         if method == "trim-ratio":
-            left.plot(
-                keeps,
-                [row["right"] for row in chosen],
-                color=colour,
-                marker=marker,
-                label="trim-ratio, with or without ACR",
-            )
+            share = [row["right"] for row in chosen]
+            left.plot(keeps, share, color=colour, marker=marker, label="trim-ratio, with or without ACR")
         right.plot(keeps, [row["excess"] for row in chosen], color=colour, marker=marker, label=method)
     for axis, key in ((left, "right"), (right, "excess")):
         axis.axhline(adawac[key], color=_COLOURS[0], linewidth=2, label="AdaWAC, which needs no number")
@@ -193,14 +188,10 @@ def _example(example: Results) -> "Figure":
     figure, (axis,) = _panels(1)
     x, y = example["offsets"], example["profile"]
     axis.plot(x, y, color=_COLOURS[0], linewidth=2, label=r"$\ell_\mathrm{CE}$ along a line through $\theta^*$")
-    axis.plot(
-        [x[0], x[-1]], [y[0], y[-1]], color=_COLOURS[1], linestyle="--", label="chord: a convex function stays below"
-    )
-    axis.set(
-        xlabel=r"position in the ball, from $-\gamma$ to $\gamma$",
-        ylabel=r"$\ell_\mathrm{CE}$ of one sample",
-        title="the paper's bilinear Example",
-    )
+    chord = "chord: a convex function stays below"
+    axis.plot([x[0], x[-1]], [y[0], y[-1]], color=_COLOURS[1], linestyle="--", label=chord)
+    axis.set(title="the paper's bilinear Example", ylabel=r"$\ell_\mathrm{CE}$ of one sample")
+    axis.set_xlabel(r"position in the ball, from $-\gamma$ to $\gamma$")
     axis.legend(frameon=False, fontsize=8, loc="lower center")
     return figure
 
@@ -208,31 +199,21 @@ def _example(example: Results) -> "Figure":
 _log = logging.getLogger(__name__)
 
 
-class _Plan(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
     """How finely each experiment samples its axis."""
 
-    sizes: list[int]
-    horizons: list[int]
-    num_seeds: int
-    num_instances: int
-    separations: list[float]
-    radii: list[float]
-    etas: list[float]
-    factors: list[float]
-    keeps: list[int]
+    sizes: Sequence[int] = (2, 4, 8, 16)
+    horizons: Sequence[int] = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000)
+    num_seeds: int = 8
+    num_instances: int = 8
+    separations: Sequence[float] = (0, 1, 2, 3, 4, 5, 6)
+    radii: Sequence[float] = (0.1, 0.25, 0.5, 0.75, 1)
+    etas: Sequence[float] = tuple(4.0**power for power in range(-6, 5))
+    factors: Sequence[float] = tuple(2 ** (power / 2) for power in range(-8, 9))
+    keeps: Sequence[int] = (1, 2, 4, 6, 8, 12, 16)
 
 
-_FULL = _Plan(
-    sizes=[2, 4, 8, 16],
-    horizons=[1_000, 2_000, 4_000, 8_000, 16_000, 32_000],
-    num_seeds=8,
-    num_instances=8,
-    separations=[0, 1, 2, 3, 4, 5, 6],
-    radii=[0.1, 0.25, 0.5, 0.75, 1],
-    etas=[4.0**power for power in range(-6, 5)],
-    factors=[2 ** (power / 2) for power in range(-8, 9)],
-    keeps=[1, 2, 4, 6, 8, 12, 16],
-)
 _QUICK = _Plan(
     sizes=[2, 4],
     horizons=[500, 2_000],
@@ -261,8 +242,6 @@ def run(
         seed: of the instances and of Algorithm 1's draws.
         watch: called with what begins, how many parts are done, and of how many; writes to the log by default.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"Expected a folder for the figures, but got the file {out}. Give another one.")
     if seed < 0:
         raise ConfigError(f"Expected a seed of 0 or more, but got {seed}. Give another one.")
     try:
@@ -271,7 +250,7 @@ def run(
         raise ConfigError(
             f"Expected a folder for the figures, but {out} cannot be made ({error.strerror}). Give another one."
         ) from error
-    plan = _QUICK if quick else _FULL
+    plan = _QUICK if quick else _Plan()
     results: dict[str, Any] = {"seed": seed, "quick": quick}
     begin = watch or (lambda what, done, total: _log.info("%s (%d of %d)", what, done + 1, total))
     begin("Algorithm 1", 0, _PARTS)
