@@ -21,10 +21,12 @@ from adawac.data.store import Store
 from adawac.figures.picture import Picture
 from adawac.reproduction import Grid, load_grid
 from adawac.reproduction.collected_results import read_entries, run_name
-from studies.acdc.layout import ASSETS, GRID, RESULTS, uses_consistency
-from studies.acdc.overview import STYLE, save_small
-from studies.acdc.page import mean_dice, other_seeds
+from studies.layout import ASSETS, uses_consistency
+from studies.overview import STYLE, save_small
+from studies.page import mean_dice, other_seeds
 
+GRID = Path(__file__).with_name("grid.yaml")
+RESULTS = Path(__file__).with_name("results")
 NAME = "bright-scans.json"
 FAR = 5.0  # points of DSC below the mean of the other seeds
 PICTURE = ASSETS / "acdc-bright-scans.png"

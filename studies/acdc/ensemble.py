@@ -20,8 +20,10 @@ from adawac.inference.trained_network import Trained
 from adawac.reproduction import Grid, load_grid
 from adawac.reproduction.collected_results import run_name
 from studies.acdc.case_scores import Labels, add_scores, means
-from studies.acdc.layout import GRID, RESULTS, find_runs
+from studies.layout import find_runs
 
+GRID = Path(__file__).with_name("grid.yaml")
+RESULTS = Path(__file__).with_name("results")
 NAME = "ensemble.json"
 
 

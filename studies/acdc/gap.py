@@ -20,8 +20,8 @@ from adawac.data.store import Store
 from adawac.inference.predictor import Predictor
 from adawac.reproduction.collected_results import Entry, read_entries
 from studies.acdc.case_scores import add_scores, means
-from studies.acdc.layout import RESULTS
 
+RESULTS = Path(__file__).with_name("results")
 ROWS = ("final-baseline", "final-paper", "final-long-baseline", "final-long-paper")
 SIZE = (224, 224)
 

@@ -30,8 +30,10 @@ from adawac.reproduction import load_grid
 from adawac.runs import Run
 from studies.acdc.case_scores import add_scores, means
 from studies.acdc.ensemble import predicted
-from studies.acdc.layout import GRID, RESULTS, find_runs
+from studies.layout import find_runs
 
+GRID = Path(__file__).with_name("grid.yaml")
+RESULTS = Path(__file__).with_name("results")
 NAME = "norm-statistics.json"
 
 

@@ -1,7 +1,9 @@
-"""The study on ACDC: its grid, what is kept of runs, and what the page makes of it. All numbers here are made up."""
+"""The studies: their grids, what is kept of runs, and what the pages make of it. All numbers here are made up."""
 
 import json
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,16 +19,17 @@ from adawac.data.sources.acdc import group_by_number, paper_split
 from adawac.data.store import Store
 from adawac.reproduction import reproduce
 from adawac.reproduction.collected_results import decisive_settings, read_entries
-from studies.acdc import bright_scans, ensemble, gap, norm_statistics
-from studies.acdc.collect import collect_runs, mean_intensity
-from studies.acdc.entries import _ratio, between_share
-from studies.acdc.layout import FOLDER, find_runs, read_layout
-from studies.acdc.overview import _draw, _lines, draw_overview
-from studies.acdc.page import _MEASURES, Picture, blocks
-from studies.acdc.recommendations import recommendations
-from studies.acdc.render import PAGES, rendered
-from studies.acdc.render import ensemble as ensemble_block
+from studies import collect, render
+from studies import layout as layout_module
+from studies.acdc import analyses, bright_scans, ensemble, gap, norm_statistics
+from studies.collect import collect_runs, mean_intensity
+from studies.entries import _ratio, between_share
+from studies.layout import FOLDER, Picture, find_runs, read_grids, read_layout, studies
+from studies.overview import _draw, _lines, draw_overview
+from studies.page import MEASURES, blocks, expectations
+from studies.recommendations import Study, recommendations
 
+ACDC = FOLDER / "acdc"
 GRID = {
     "title": "Small networks",
     "results": "results.json",
@@ -55,6 +58,8 @@ GRID = {
     },
 }
 PAGE = {
+    "title": "Phantoms",
+    "page": "docs/results/phantoms.md",
     "short": [["small", "base", "ada"], ["never run", "endless", "ada"]],
     "weights": {"From scratch": {"ada": "Small network", "base": "Has none"}, "Not run": {"half": "Half"}},
     "groups": {
@@ -94,29 +99,35 @@ PAGE = {
 }
 
 
-def write_study(folder, **changes):
+def write_study(folder, page=PAGE, **changes):
     (folder / "grid.yaml").write_text(yaml.safe_dump({**GRID, **changes}, sort_keys=False))
-    (folder / "page.yaml").write_text(yaml.safe_dump(PAGE, sort_keys=False))
-    return read_layout(folder / "grid.yaml", folder / "page.yaml")
+    (folder / "page.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
+    return read_layout(folder)
+
+
+def only_grid(layout):
+    [grid] = layout.grids.values()
+    return grid
 
 
 @pytest.fixture
 def layout(tmp_path):
-    return write_study(tmp_path)
+    (tmp_path / "study").mkdir()
+    return write_study(tmp_path / "study")
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("acdc") / "store"
-    prepare(phantom_source(6, 0, size=32), None, folder, progress=False)
+    prepare(phantom_source(6, 0, size=32, slices=(8, 10)), None, folder, progress=False, workers=1)
     return folder
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, store):
+def trained(tmp_path_factory, store, forked_jobs):
     """A study of which two runs have been trained and scored."""
     folder = tmp_path_factory.mktemp("study")
-    grid = write_study(folder).grid
+    grid = only_grid(write_study(folder))
     found = reproduce(folder / "grid.yaml", folder / "out", data=store, only=["base", "ada"])
     assert not found.failures
     return folder, grid
@@ -125,7 +136,7 @@ def trained(tmp_path_factory, store):
 class TestRuns:
     def test_are_collected_with_what_their_weights_follow(self, trained, store, tmp_path):
         folder, _ = trained
-        grid = write_study(tmp_path).grid
+        grid = only_grid(write_study(tmp_path))
         assert collect_runs(grid, [folder / "out"], mean_intensity(Store(store))) == ["base-seed1", "ada-seed1"]
         base, ada = read_entries(grid.results)
         assert (base["name"], base["row"], base["seed"]) == ("base-seed1", "base", 1)
@@ -148,13 +159,32 @@ class TestRuns:
         assert set(ada["separation"]["beta_by_group"]) <= {"slim", "average", "heavy"}
         assert (ada["ends"]["batch"], ada["ends"]["last_batch"]) == (16, ada["samples"] % 16)
 
+    def test_collecting_draws_the_overview_and_the_pictures(self, trained, store, tmp_path, monkeypatch):
+        folder, _ = trained
+        monkeypatch.setattr(layout_module, "ASSETS", tmp_path)
+        study = tmp_path / "study"
+        study.mkdir()
+        pictures = [{"run": "ada-seed1", "figure": "weights", "file": "ada.png", "label": "small"}]
+        write_study(study, page={**PAGE, "tables": ["summary"], "pictures": pictures})
+        collect.main([str(study), str(folder / "out"), "--store", str(store)])
+        assert {path.name for path in tmp_path.glob("*.png")} == {"study-overview.png", "ada.png"}
+        texts = blocks(read_layout(study), read_layout(study).entries())
+        assert "| AdaWAC | 1 |" in texts["study-first"]
+        assert "of Phantoms over the epochs of one AdaWAC run: small]" in texts["study-separation"]
+
     def test_a_bad_folder_does_not_keep_the_others_from_being_collected(self, trained, tmp_path, caplog):
         folder, _ = trained
         shutil.copytree(folder / "out" / "runs", tmp_path / "copied")
-        grid = write_study(tmp_path).grid
-        bad = find_runs(grid, [tmp_path / "copied"])["base-seed1"].folder
-        (bad / "history.bin").unlink()
-        assert collect_runs(grid, [tmp_path / "copied"]) == ["ada-seed1"]
+        grid = only_grid(write_study(tmp_path))
+        runs = find_runs(grid, [tmp_path / "copied"])
+        bad = runs["ada-seed1"].folder
+        (bad / "metrics.jsonl").unlink()
+        for run in runs.values():
+            (run.folder / "history.bin").unlink()  # it is large, and may stay behind where a run is copied from
+        assert collect_runs(grid, [tmp_path / "copied"]) == ["base-seed1"]
+        (entry,) = read_entries(grid.results)
+        assert "ends" not in entry
+        assert entry["separation"]["beta_dense"] == 1
         assert f"{bad} is left out" in caplog.text
 
     def test_the_seeds_of_a_row_are_scored_together(self, trained, store, tmp_path):
@@ -202,45 +232,49 @@ class TestNumbers:
         assert _ratio(values, sparse & False) is None
 
 
-class TestGrid:
-    """The study's own files."""
+class TestStudies:
+    """The studies' own files."""
 
-    def test_every_row_is_shown_and_every_name_on_the_page_is_a_row(self):
-        layout = read_layout()
-        rows = {row.name for row in layout.grid.rows()}
+    @pytest.mark.parametrize("study", studies(), ids=lambda study: study.name)
+    def test_every_row_is_shown_and_every_name_on_the_page_is_a_row(self, study):
+        layout = read_layout(study)
         blocks_ = [block for group in layout.groups for block in group.blocks]
-        assert {row for block in blocks_ for row in block.labels} == rows
-        assert {row for block in blocks_ for row in block.rows} == rows
-        assert {row for _, *pair in layout.short for row in pair} <= rows
-        assert {row for labels in layout.weights.values() for row in labels} <= rows
+        cells = {cell for of_study in layout.matrices.values() for cell in of_study.cells}
+        assert {row for block in blocks_ for row in block.rows} | (cells & set(layout.rows)) == set(layout.rows)
+        shown = {row for block in blocks_ for row in (*block.labels, *block.paper, *block.published)}
+        shown |= {row for _, *pair in (*layout.short, *layout.expect) for row in pair}
+        assert shown | {row for labels in layout.weights.values() for row in labels} <= set(layout.rows)
         for block in blocks_:
             assert {row for pair in block.compare for row in pair} <= set(block.labels)
 
     def test_the_tenth_of_the_patients(self):
-        lists = {path.stem: path.read_text().splitlines()[1:] for path in (FOLDER / "acdc_ten_percent").iterdir()}
+        folder = ACDC / "acdc_ten_percent"
+        lists = {path.stem: path.read_text().splitlines()[1:] for path in folder.iterdir()}
         assert {side: len(names) for side, names in lists.items()} == {"train": 7, "val": 10, "test": 20}
         assert all(paper_split(name) == side for side, names in lists.items() for name in names)
         assert [group_by_number(name) for name in lists["train"]] == ["HCM", "MINF", "MINF", "NOR", "NOR", "RV", "RV"]
-        splits = {row.name: row.config.data.split for row in read_layout().grid.rows()}
-        assert splits["ten-percent-hold"] == str(FOLDER / "acdc_ten_percent")
+        assert read_layout(ACDC).rows["ten-percent-hold"].config.data.split == str(folder)
 
     def test_our_recipe_is_what_was_chosen(self):
-        [chosen] = [row for row in read_layout().grid.rows() if row.name == "long-unet-paper"]
+        chosen = read_layout(ACDC).rows["long-unet-paper"]
         recipe = decisive_settings(to_dict(load(TrainConfig, recipe_path("strong"))))
         measured = decisive_settings(to_dict(chosen.config))
         assert {path: value for path, value in measured.items() if path != "hardware.precision"} == recipe
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_the_pages_are_what_the_results_render_to(path):
-    page = path.read_text()
-    assert rendered(page, read_layout()) == page, "run `python -m studies.acdc.render`"
+def test_the_pages_are_what_the_results_render_to():
+    layouts = [read_layout(study) for study in studies()]
+    made = render.texts(layouts)
+    for path in render.pages(layouts):
+        text = path.read_text()
+        assert render.rendered(text, made) == text, f"{path}: run `python -m studies.render`"
+        assert text.count("<!-- end -->") == text.count("<!--") / 2 >= 1
 
 
-def test_seeds_together_stand_in_a_table():
+def test_seeds_together_stand_in_a_table(layout):
     scores = {"dice": {"mean": 88.04, "RV": 87.0, "LV": 89.1}, "hd95": {"mean": 2.26, "RV": 3.0, "LV": 1.5}}
     rows = {"ada": {"seeds": [2, 3], "cases": 40, "scores": {"as predicted": scores}}}
-    assert ensemble_block({"rows": rows}, {"ada": "AdaWAC"}).splitlines() == [
+    assert analyses.ensemble({"rows": rows}, layout).splitlines() == [
         "| DSC, % | all classes | RV | LV | HD95, voxel |",
         "| --- | --- | --- | --- | --- |",
         "| AdaWAC, 2 seeds, as predicted | 88.0 | 87.0 | 89.1 | 2.3 |",
@@ -248,7 +282,7 @@ def test_seeds_together_stand_in_a_table():
 
 
 def test_recommendations_are_settings_of_the_grid_with_the_gains_of_its_runs():
-    grid = read_layout().grid
+    grid = only_grid(read_layout(ACDC))
     base = {"unet-baseline": 0.8, "ten-percent-baseline": 0.6, "lite0-baseline": 0.85, "final-long-baseline": 0.9}
     above = {
         **{"ten-percent-hold": 0.65, "ten-percent-paper-hold": 0.55, "unet-paper": 0.87, "unet-acr-only": 0.86},
@@ -256,7 +290,21 @@ def test_recommendations_are_settings_of_the_grid_with_the_gains_of_its_runs():
     }
     entries = [entry(row, seed, dice, (1, 1)) for row, dice in (base | above).items() for seed in (1, 2)]
     entries += [entry("unet-eta1-lambda0.5", seed, dice, (1, 1)) for seed, dice in ((1, 0.88), (2, 0.6))]
-    found = recommendations(grid, entries)
+    rows = {"unet-full-baseline": 0.7, "unet-full-pair": 0.69, "unet-full-adawac": 0.74}
+    synapse = Study(
+        only_grid(read_layout(FOLDER / "synapse")), [entry(row, 1, dice, (1, 1)) for row, dice in rows.items()]
+    )
+    lgg = Study(grid, [entry(row, 1, dice, (1, 1)) for row, dice in {"baseline": 0.72, "official": 0.71}.items()])
+    found = recommendations(Study(grid, entries), synapse, lgg)
+    many = found["many_sparse"]
+    assert many["settings"] == {
+        "method.preset": "official",
+        "method.options.eta_beta": 8.0,
+        "method.options.lambda_ac": 2.0,
+    }
+    evidence = many["evidence"]
+    assert (evidence["over_baseline"]["gains"], evidence["over_pair"]["mean"]) == ([4.0], 5.0)
+    assert (evidence["label_sparse"], evidence["lgg"]["mean"]) == (0.03, -1.0)
     few, usual = found["few_slices"], found["usual"]
     assert few["settings"] == {
         "method.preset": "official",
@@ -346,8 +394,8 @@ class TestPage:
             entry("base", 1, 0.70, (4.0, 4.0), patients=patients[0]),
             entry("base", 2, 0.72, (4.0, 4.0), patients=patients[0]),
         ]
-        found = blocks(layout, entries, [])
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found["acdc-first"].splitlines()]
+        found = blocks(layout, entries)
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found["study-first"].splitlines()]
         assert ["DSC, % (seeds)", "seed 1, 2 alone", "all classes", "RV", "LV", "thousand images trained on"] in rows
         assert ["AdaWAC (3)", "82.0 ± 2.8", "82.0 ± 2.0", "72.0 ± 2.0", "92.0 ± 2.0", "200 ± 0"] in rows
         assert ["baseline (2)", "71.0 ± 1.4", "71.0 ± 1.4", "61.0 ± 1.4", "81.0 ± 1.4", "100 ± 0"] in rows
@@ -360,7 +408,8 @@ class TestPage:
         # Seeds 1 and 2, which both have; over patients +10 and +20.
         [difference] = [row for row in rows if row[0] == "AdaWAC − baseline"]
         assert difference == ["AdaWAC − baseline", "2", "+11.0 ± 1.4", "+10.0, +12.0", "+10.0 to +20.0", "0.5"]
-        assert "much too long" not in found["acdc-first"]
+        assert not any(row[0].startswith("much too long") for row in rows)
+        assert rows[-1] == ["Not run yet: much too long; no such network."]
         # A row without a run is not held against anything.
         published = rows.index(["DSC, %, beside what was published", "all classes", "RV", "LV"])
         assert rows[published + 2 : published + 5] == [
@@ -372,52 +421,213 @@ class TestPage:
     def test_the_first_pages_show_what_both_rows_of_a_line_have(self, layout):
         entries = [entry("ada", seed, dice, (1.0, 1.0)) for seed, dice in ((1, 0.8), (2, 0.9), (3, 0.1))]
         entries += [entry("base", seed, 0.7, (1.0, 1.0)) for seed in (1, 2)]
-        lines = blocks(layout, entries, [])["acdc-short"].splitlines()
+        lines = blocks(layout, entries)["study-short"].splitlines()
         assert lines[2:] == ["| small | 2 | 70.0 ± 0.0 | 85.0 ± 7.1 | +15.0 ± 7.1 |"]
-        assert blocks(layout, [], [])["acdc-short"] == ""
+        assert blocks(layout, [])["study-short"] == ""
 
     def test_rows_with_the_same_seeds_have_no_column_for_them(self, layout):
-        found = blocks(layout, [entry(row, 1, 0.8, (1.0, 1.0)) for row in ("ada", "base")], [])
-        assert "| DSC, % (seeds) | all classes | RV |" in found["acdc-first"]
+        found = blocks(layout, [entry(row, 1, 0.8, (1.0, 1.0)) for row in ("ada", "base")])
+        assert "| DSC, % (seeds) | all classes | RV |" in found["study-first"]
 
     def test_a_group_without_runs_is_named_and_has_no_section(self, layout):
-        found = blocks(layout, [entry("base", 1, 0.7, (4.0, 4.0))], [])
-        assert found["acdc-second"] == ""
-        assert found["acdc-missing"] == "Not run yet: Does it help? (3 of 4 runs); And elsewhere? (2 of 2 runs)."
-        assert "1 run and 2 minutes" in found["acdc-total"]
-        assert "A machine, torch 2.0, adawac 0.1" in found["acdc-total"]
-        assert "| baseline (1) | 70.0 | 60.0 | 80.0 | 100 |" in found["acdc-first"]
-        assert found["acdc-separation"] == ""
+        found = blocks(layout, [entry("base", 1, 0.7, (4.0, 4.0))])
+        assert found["study-second"] == ""
+        assert found["study-missing"] == "Not run yet: Does it help? (3 of 4 runs); And elsewhere? (2 of 2 runs)."
+        assert "1 run and 2 minutes" in found["study-total"]
+        assert "A machine, torch 2.0, adawac 0.1" in found["study-total"]
+        assert "| baseline (1) | 70.0 | 60.0 | 80.0 | 100 |" in found["study-first"]
+        assert found["study-separation"] == ""
 
     def test_rows_of_other_blocks_stand_beside(self, layout):
         entries = [entry("base", 1, 0.7, (4.0, 4.0)), entry("half", 1, 0.6, (4.0, None), group="second")]
-        text = blocks(layout, entries, [])["acdc-second"]
+        text = blocks(layout, entries)["study-second"]
         assert text.index("| baseline, all (1) | 70.0 ") < text.index("| half (1) | 60.0 ")
         assert "`data.subset=half-slice`" in text
         assert "| half, `strict` | – | – | – | 2 |" in text
 
     def test_shows_what_the_weights_follow(self, layout, tmp_path):
-        numbers = dict.fromkeys(_MEASURES, 0.25)
+        numbers = dict.fromkeys(MEASURES, 0.25)
         separation = [{**numbers, "beta_auc": auc, "beta_by_group": {"NOR": auc, "RV": 0.5}} for auc in (0.5, 0.7)]
         entries = [
             entry("ada", seed, 0.8, (1.0, 1.0), separation=numbers)
             for seed, numbers in zip((1, 2), separation, strict=True)
         ]
         (tmp_path / "there.png").touch()
-        pictures = [Picture("ada", "weights", tmp_path / f"{name}.png", "β") for name in ("there", "absent")]
-        text = blocks(layout, [*entries, entry("base", 1, 0.7, (4.0, 4.0))], pictures)["acdc-separation"]
+        pictures = [
+            Picture(run="ada", figure="weights", path=tmp_path / f"{name}.png", text="β")
+            for name in ("there", "absent")
+        ]
+        layout = replace(layout, page=tmp_path / "pages" / "study.md", pictures=pictures)
+        text = blocks(layout, [*entries, entry("base", 1, 0.7, (4.0, 4.0))])["study-separation"]
         assert "### From scratch\n\n| after the last epoch | Small network |\n" in text
         assert "### Not run" not in text
         assert "| AUC of β: label-dense above label-sparse | 0.60 ± 0.14 |" in text
         assert "| mean β, NOR | 0.60 ± 0.14 |" in text
         assert "| label-sparse slices | 30 of 1000 |" in text
-        assert "(assets/there.png)" in text
+        assert "![β](../there.png)" in text
         assert "absent.png" not in text
 
+    def test_a_summary_stands_beside_the_papers_cells(self, tmp_path):
+        first = PAGE["groups"]["first"]
+        cells = {name: ["table-5", "full", cell] for name, cell in (("base", "baseline"), ("ada", "AdaWAC"))}
+        block = {**first["blocks"][0], "tables": ["summary", "differences"], "paper": cells}
+        page = {**PAGE, "caveat": "Mind the voxels.", "groups": {"first": {**first, "blocks": [block]}}}
+        entries = [
+            entry("base", 1, 0.7, (4.0, 40.0)),
+            entry("ada", 1, 0.8, (2.0, 2.0)),
+            entry("ada", 2, 0.9, (4.0, 2.0)),
+        ]
+        text = blocks(write_study(tmp_path, page), entries)[f"{tmp_path.name}-first"]
+        assert "\n\nWe ask. Mind the voxels.\n\n" in text
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+        header = (
+            "scored by `adawac` | seeds | DSC, % | the paper | HD95, voxel | the paper | DSC, `strict` | HD95, `strict`"
+        )
+        start = rows.index([*header.split(" | "), "missed, by seed"])
+        assert rows[start + 2 : start + 4] == [
+            ["baseline", "1", "70.0", "74.04 ± 1.52", "4.0", "36.65 ± 0.33", "70.0", "40.0", "2"],
+            [
+                "AdaWAC",
+                "2",
+                "85.0 ± 7.1",
+                "76.71 ± 0.62",
+                "3.0 ± 1.4",
+                "30.67 ± 2.85",
+                "85.0 ± 7.1",
+                "2.0 ± 0.0",
+                "2, 2",
+            ],
+        ]
+        entries[0]["scores"]["strict"]["unit"] = "mm"
+        assert "| HD95, `strict`, mm or voxel |" in blocks(read_layout(tmp_path), entries)[f"{tmp_path.name}-first"]
+        [difference] = [row for row in rows if row[0] == "AdaWAC − baseline"]
+        assert (difference[1:4], difference[-1]) == (["1", "+10.0", "+10.0"], "+2.67")
+
+    def test_another_convention_has_a_summary_of_its_own(self, tmp_path):
+        first = PAGE["groups"]["first"]
+        block = {"title": "Strict", "beside": {"ada": "AdaWAC"}, "tables": ["summary"], "convention": "strict"}
+        page = {**PAGE, "groups": {"first": {**first, "blocks": [block]}}}
+        text = blocks(write_study(tmp_path, page), [entry("ada", 1, 0.8, (1.0, 9.0))])[f"{tmp_path.name}-first"]
+        assert "| scored by `strict` | seeds | DSC, % | HD95, voxel | missed, by seed |" in text
+        assert "| AdaWAC | 1 | 80.0 | 9.0 | 2 |" in text
+
+    def test_blocks_together_are_one_table(self, tmp_path):
+        tagged = zip("ab", PAGE["groups"].values(), strict=True)
+        blocks_ = [{**block, "tag": tag} for tag, group in tagged for block in group["blocks"]]
+        group = {"title": "All", "text": "Both.", "together": True, "blocks": blocks_}
+        page = {**PAGE, "groups": {"all": group}}
+        entries = [entry(row, 1, dice, (1.0, 1.0)) for row, dice in (("base", 0.7), ("ada", 0.8), ("half", 0.6))]
+        text = blocks(write_study(tmp_path, page), entries)[f"{tmp_path.name}-all"]
+        assert text.count("\n| --- ") == 2
+        assert [line.split(" | ")[0] for line in text.splitlines() if ": " in line] == [
+            "| a: baseline (1)",
+            "| a: AdaWAC (1)",
+            "| b: half (1)",
+            "| a: AdaWAC − baseline",
+        ]
+
     def test_nothing_run_says_so(self, layout):
-        found = blocks(layout, [], [])
-        assert found["acdc-total"].startswith("No runs yet")
-        assert not any(found[name] for name in ("acdc-first", "acdc-second", "acdc-separation"))
+        found = blocks(layout, [])
+        assert found["study-total"].startswith("No runs yet")
+        assert not any(found[name] for name in ("study-first", "study-second", "study-separation"))
+
+
+class TestSeveralGrids:
+    @pytest.fixture
+    def layout(self, tmp_path):
+        """A study of candidates on two data sets."""
+        for name in ("first", "second"):
+            grid = {**GRID, "results": f"{name}.json", "seeds": [1, 2]}
+            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(grid, sort_keys=False))
+        settings = {"first/": "First", "second/": "Second"}
+        candidates = {"base": "baseline", "ada": "AdaWAC", "endless": "endless", "unplanned": "in no grid"}
+        page = {
+            "title": "Both",
+            "page": "both.md",
+            "matrices": {"all": {"candidates": candidates, "settings": settings}},
+        }
+        (tmp_path / "page.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
+        return read_layout(tmp_path)
+
+    @staticmethod
+    def write(layout, grid, *entries):
+        Path(layout.grids[f"{grid}/"].results).write_text(json.dumps({"runs": entries}))
+
+    def table(self, layout):
+        lines = blocks(layout, layout.entries())[f"{layout.name}-all"].splitlines()
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    def test_candidates_stand_against_settings(self, layout):
+        assert self.table(layout) == [["Not run yet: 6 of 6 cells."]]
+        missing = blocks(layout, [])[f"{layout.name}-missing"]
+        assert missing == "Not run yet: first (10 of 10 runs); second (10 of 10 runs)."
+        scores = (("base", 1, 0.7), ("base", 2, 0.6), ("ada", 1, 0.8), ("ada", 2, 0.55))
+        self.write(layout, "first", *(entry(row, seed, dice, (1, 1)) for row, seed, dice in scores))
+        assert [row[:2] for row in self.table(layout)][-1] == ["Not run yet: 4 of 6 cells."]
+        self.write(layout, "second", entry("ada", 1, 0.5, (1, 1)), entry("base", 2, 0.4, (1, 1)))
+        header, _, base, ada, _, missing = self.table(layout)
+        assert header[1:] == ["First", "Second", "lowest mean of these", "lowest of a seed"]
+        assert base == ["baseline", "65.0 ± 7.1", "40.0", "", ""]
+        assert ada == ["AdaWAC", "67.5 ± 17.7 (+10.0, -5.0)", "50.0", "+2.5", "-5.0"]
+        assert missing == ["Not run yet: 2 of 6 cells."]
+
+    def test_validations_may_be_the_score(self, layout):
+        last = {"base": [0.1, 0.2, 0.4], "ada": [0.9, 0.5, 0.7]}
+        self.write(layout, "first", *({**entry(row, 1, 0, (1, 1)), "validated": dice} for row, dice in last.items()))
+        matrices = {"all": replace(layout.matrices["all"], validations=2)}
+        _, _, base, ada, *_ = self.table(replace(layout, matrices=matrices))
+        assert (base[1], ada[1]) == ("30.0", "60.0 (+30.0)")
+
+    def test_validations_stand_in_for_test_scores(self, layout, monkeypatch):
+        last = {"base": [0.1, 0.2, 0.4], "ada": [0.9, 0.5, 0.7]}
+        self.write(layout, "first", *({**entry(row, 1, 0, (1, 1)), "validated": dice} for row, dice in last.items()))
+        monkeypatch.setattr("studies.page._ON_FOLDS", ("ada", "endless"))
+        defaults = replace(layout, matrices={"candidates": replace(layout.matrices["all"], validations=2)})
+        study = replace(layout, name="first", title="First", grids={})
+        said = "test cases not scored yet; on validation cases AdaWAC: +30.0 (1 seed)."
+        assert expectations([study], study.page.parent / "index.md", defaults) == f"- **[First](both.md)**: {said}"
+
+    def test_a_grid_alone_is_collected(self, trained, tmp_path, layout):
+        folder, _ = trained
+        collect.main([str(tmp_path / "second.yaml"), str(folder / "out")])
+        assert not (tmp_path / "first.json").exists()
+        assert [entry["name"] for entry in layout.entries()] == ["second/base-seed1", "second/ada-seed1"]
+
+
+def test_the_overview_says_what_was_run_and_what_was_not(layout, tmp_path):
+    expect = [("small", "base", "ada"), ("never run", "endless", "ada"), ("half", "half", "ada")]
+    layout = replace(layout, page=tmp_path / "pages" / "phantoms.md", expect=expect)
+    page, defaults = tmp_path / "index.md", read_layout(FOLDER / "defaults")
+    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: not run yet."
+    entries = [entry("base", 1, 0.7, (1, 1)), entry("ada", 1, 0.8, (1, 1)), entry("ada", 2, 0.1, (1, 1))]
+    Path(only_grid(layout).results).write_text(json.dumps({"runs": entries}))
+    share = "3 % of the training slices without a label"
+    assert (
+        expectations([layout], page, defaults) == f"- **[Phantoms](pages/phantoms.md)**, {share}: small +10.0 (1 seed)."
+    )
+    part = [entry("half", 1, 0.7, (1, 1)), entry("ada", 1, 0.8, (1, 1))]  # not the row of all samples
+    Path(only_grid(layout).results).write_text(json.dumps({"runs": part}))
+    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: half +10.0 (1 seed)."
+
+
+@pytest.mark.parametrize("study", [study for study in studies() if read_grids(study)], ids=lambda study: study.name)
+def test_a_study_whose_rows_have_all_been_run_shows_every_section(study):
+    layout = read_layout(study)
+    dice = {row: 0.5 + number / 1000 for number, row in enumerate(layout.rows)}
+    made = [entry(name, seed, dice[name], (1.0, 2.0)) for name, row in layout.rows.items() for seed in row.seeds]
+    for run in made:
+        run["scores"]["transunet"] = run["scores"]["strict"]
+        run["validated"] = [0.4, 0.5]
+    texts = blocks(layout, made)
+    assert texts[f"{layout.name}-missing"] == "Everything on the list has been run."
+    for group in layout.groups:
+        text = texts[f"{layout.name}-{group.name}"]
+        assert text.startswith(f"## {group.title}\n\n{group.text}")
+        assert "Not run yet" not in text
+        assert group.together or text.count("\n### ") == len(group.blocks)
+    for name in layout.matrices:
+        assert texts[f"{layout.name}-{name}"].startswith("| DSC, %")
+    assert texts[f"{layout.name}-short"].count("\n") == (1 + len(layout.short) if layout.short else 0)
 
 
 class TestGap:
@@ -452,7 +662,7 @@ class TestBrightScans:
 
     def test_a_run_far_below_the_others_is_named_with_who_it_fails_on(self, tmp_path, monkeypatch):
         runs = {**GRID["runs"], "ada": {**GRID["runs"]["ada"], "seeds": [1, 2]}}
-        grid = write_study(tmp_path, runs=runs).grid
+        grid = only_grid(write_study(tmp_path, runs=runs))
         bright = {"dark": 0.1, "grey": 0.2, "white": 0.9}
         rising, falling = (dict(zip(bright, values, strict=True)) for values in ((0.7, 0.8, 0.9), (0.9, 0.8, 0.3)))
         entries = [

@@ -9,7 +9,7 @@ from adawac.data.phantom.scanner import phantom_source
 from adawac.data.preparation import prepare
 from adawac.data.store import Store
 from adawac.runs import Run, RunWriter
-from studies.acdc import page, run_ends
+from studies import entries, page, run_ends
 
 EPOCHS, SIZE, SEED = 30, 16, 5
 
@@ -70,6 +70,11 @@ def test_the_end_of_the_last_epoch_shows_in_nothing_but_a_validation(made):
     scores[-1] = 0.5
     scores[11] = 0.99  # better is not off
     assert run_ends.ends(made(bad=(4, EPOCHS), scores=scores)[0])["epochs_off"] == 2
+
+
+def test_validations_are_kept_in_their_order(made):
+    scores = [0.5 + 0.01 * epoch for epoch in range(EPOCHS)]
+    assert entries.validations(made(scores=scores)[0]) == pytest.approx(scores)
 
 
 def test_an_epoch_that_both_tell_of_counts_once(made):

@@ -1,19 +1,19 @@
-"""Put the study's numbers into docs/results.md and onto the first pages: `python -m studies.acdc.render`."""
+"""The blocks of the page on ACDC that are made from files of their own: what the scripts here wrote into results/."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from adawac.reproduction.collected_results import read_entries
-from benchmarks.pages import fill, table
+from benchmarks.pages import table
 from studies.acdc.bright_scans import PICTURE, PICTURE_TEXT
-from studies.acdc.layout import RESULTS, ROOT, Layout, read_layout
-from studies.acdc.page import blocks, named
+from studies.layout import Layout
+from studies.page import image, named
 
-PAGES = [ROOT / name for name in ("README.md", "docs/index.md", "docs/results.md")]
+RESULTS = Path(__file__).with_name("results")
 
 
-def gap(result: dict[str, Any], labels: Mapping[str, str]) -> str:
+def gap(result: dict[str, Any], layout: Layout) -> str:
     """What separates the best results on ACDC from a perfect one."""
     grid, size = result["grid"], "×".join(map(str, result["size"]))
     bound = table(
@@ -22,7 +22,7 @@ def gap(result: dict[str, Any], labels: Mapping[str, str]) -> str:
     )
     rows = [
         [
-            f"{labels[row]} ({scores['seeds']})",
+            f"{layout.labels[row]} ({scores['seeds']})",
             f"{scores['all']:.1f}",
             ", ".join(f"{name} {value:.1f}" for name, value in scores["lowest"].items()),
             f"{scores['others']:.1f}",
@@ -33,7 +33,7 @@ def gap(result: dict[str, Any], labels: Mapping[str, str]) -> str:
     return f"{bound}\n\n{table(header, rows)}\n\n{result['cases']} test cases."
 
 
-def ensemble(result: dict[str, Any], labels: Mapping[str, str]) -> str:
+def ensemble(result: dict[str, Any], layout: Layout) -> str:
     """What several seeds of a row give together."""
     rows, classes = [], []
     for row, together in result["rows"].items():
@@ -41,12 +41,16 @@ def ensemble(result: dict[str, Any], labels: Mapping[str, str]) -> str:
             classes = named(scores["dice"])
             dice = [f"{value:.1f}" for value in scores["dice"].values()]
             rows.append(
-                [f"{labels[row]}, {len(together['seeds'])} seeds, {name}", *dice, f"{scores['hd95']['mean']:.1f}"]
+                [
+                    f"{layout.labels[row]}, {len(together['seeds'])} seeds, {name}",
+                    *dice,
+                    f"{scores['hd95']['mean']:.1f}",
+                ]
             )
     return table(["DSC, %", *classes, "HD95, voxel"], rows)
 
 
-def bright_scans(result: dict[str, Any], labels: Mapping[str, str]) -> str:
+def bright_scans(result: dict[str, Any], layout: Layout) -> str:
     """How scores go with the brightness of scans, and which runs are far below the other seeds of their row."""
     patient = f"DSC of {result['brightest']}"
     kinds = [
@@ -63,11 +67,10 @@ def bright_scans(result: dict[str, Any], labels: Mapping[str, str]) -> str:
         for run in result["far"]
     ]
     below = ["runs far below their row's other seeds", "DSC, %", "the others' mean", "rank correlation", patient]
-    picture = f"![{PICTURE_TEXT}](assets/{PICTURE.name})"
-    return "\n\n".join([picture, table(header, kinds), table(below, far)])
+    return "\n\n".join([image(layout.page, PICTURE_TEXT, PICTURE), table(header, kinds), table(below, far)])
 
 
-def norm_statistics(result: dict[str, Any], labels: Mapping[str, str]) -> str:
+def norm_statistics(result: dict[str, Any], layout: Layout) -> str:
     """What runs score with their batch norms' own statistics, and with those of all training samples."""
     rows = [
         [f"`{run['name']}`, trained anew"]
@@ -79,30 +82,14 @@ def norm_statistics(result: dict[str, Any], labels: Mapping[str, str]) -> str:
     return table(["DSC, %", "statistics of the last batches", "statistics of all training samples", moved], rows)
 
 
-ANALYSES: dict[str, Callable[[dict[str, Any], Mapping[str, str]], str]] = {
+_MAKERS: dict[str, Callable[[dict[str, Any], Layout], str]] = {
     "bright-scans": bright_scans,
     "ensemble": ensemble,
     "gap": gap,
     "norm-statistics": norm_statistics,
 }
-"""Blocks that are made from a file of their own."""
 
 
-def rendered(page: str, layout: Layout) -> str:
-    """Return the page with every block made anew."""
-    texts: dict[str, Callable[[], str]] = {
-        name: lambda text=text: text for name, text in blocks(layout, read_entries(layout.grid.results)).items()
-    }
-    for name, make in ANALYSES.items():
-        texts[name] = lambda name=name, make=make: make(_read(name), layout.labels)
-    return fill(page, texts)
-
-
-def _read(name: str) -> dict[str, Any]:
-    return json.loads((RESULTS / f"{name}.json").read_text())
-
-
-if __name__ == "__main__":
-    layout = read_layout()
-    for page in PAGES:
-        page.write_text(rendered(page.read_text(), layout))
+def blocks(layout: Layout) -> dict[str, str]:
+    """Return the text of each of these blocks."""
+    return {name: make(json.loads((RESULTS / f"{name}.json").read_text()), layout) for name, make in _MAKERS.items()}

@@ -1,4 +1,4 @@
-"""What the study's results keep of a run besides its scores: what its weights follow, and where its epochs end."""
+"""What a study's results keep of a run besides its scores: what its weights follow, and where its epochs end."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from adawac.runs import Run
 from adawac.runs.epoch_statistics import OFF
-from studies.acdc.run_ends import ends
+from studies.run_ends import ends
 
 _LOGGED = ("beta_auc", "beta_sparse", "beta_dense", "separated_sparse", "separated_dense", "spread_ce", "spread_ac")
 
@@ -15,13 +15,24 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def describe(run: Run, brightness: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Return what an entry keeps of a complete run.
+    """Return what an entry keeps of a complete run; less of one that was copied without its history, which is large.
 
     Args:
         run: The run.
         brightness: The mean intensity of each training case, if known: beta may follow it.
     """
-    return {"separation": _separation(run, brightness), "ends": ends(run)}
+    if not len(run.history):
+        last = run.metrics[-1]
+        return {"separation": {name: last[name] for name in _LOGGED}, "validated": validations(run)}
+    return {"separation": _separation(run, brightness), "ends": ends(run), "validated": validations(run)}
+
+
+def validations(run: Run) -> list[float]:
+    """Return the DSC of each validation, in the order of the epochs."""
+    if not any("val_dice" in epoch for epoch in run.metrics):
+        return []
+    values = run.curve("val_dice")[1]
+    return [round(float(value), 5) for value in values[np.isfinite(values)]]
 
 
 def _separation(run: Run, brightness: Mapping[str, float] | None) -> dict[str, Any] | None:
@@ -43,6 +54,7 @@ def _separation(run: Run, brightness: Mapping[str, float] | None) -> dict[str, A
         "between_cases_reg_ac": between_share(reg_ac, case),
         "beta_by_group": {str(name): float(beta[group == name].mean()) for name in np.unique(group) if name},
         "sparse_ce": _ratio(mean_ce, table.label_sparse[seen]),
+        "sparse_acr": _ratio(mean_acr, table.label_sparse[seen]),
         "spearman_foreground": _spearman(beta, foreground),
         "spearman_mean_ce": _spearman(beta, mean_ce),
         "spearman_mean_acr": _spearman(beta, mean_acr),

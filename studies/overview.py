@@ -1,4 +1,4 @@
-"""The picture at the head of docs/results.md: the DSC of every run on ACDC."""
+"""The picture at the head of a study's page: the DSC of every run."""
 
 import statistics
 import textwrap
@@ -14,8 +14,9 @@ from PIL import Image
 from adawac.config import TrainConfig
 from adawac.figures.picture import Picture
 from adawac.figures.style import Style
-from studies.acdc.layout import Block, Group, Layout
-from studies.acdc.page import OVERVIEW, OVERVIEW_TEXT, Entry, mean_dice
+from adawac.reproduction.collected_results import Entry
+from studies.layout import Block, Group, Layout
+from studies.page import mean_dice, overview_text
 
 STYLE = Style(width="text")
 _LEAST = 8.0  # points of DSC that an axis shows
@@ -32,7 +33,7 @@ class Line(NamedTuple):
     method: str = ""
 
 
-def draw_overview(layout: Layout, entries: list[Entry], path: Path = OVERVIEW) -> None:
+def draw_overview(layout: Layout, entries: list[Entry], path: Path | None = None) -> None:
     """Draw what was scored on the test cases, a panel for each group; candidates, which were not, are left out."""
     panels = {group.title: list(_lines(group, entries)) for group in layout.groups}
     panels = {title: lines for title, lines in panels.items() if lines}
@@ -46,7 +47,8 @@ def draw_overview(layout: Layout, entries: list[Entry], path: Path = OVERVIEW) -
             _draw(axes, lines)
             axes.set_title(title, fontweight="bold")
         axes.set_xlabel("DSC, %, mean over all classes and test cases")
-        save_small(Picture(figure=figure, title="DSC of every run", alt=OVERVIEW_TEXT, style=STYLE), path)
+        picture = Picture(figure=figure, title="DSC of every run", alt=overview_text(layout), style=STYLE)
+        save_small(picture, path or layout.overview)
 
 
 def save_small(picture: Picture, path: Path) -> None:
