@@ -9,17 +9,18 @@ Writes benchmarks/results/criterion-<device>.json.
 """
 
 import argparse
-import json
 import platform
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 import adawac
-from benchmarks.result_files import RESULTS, write_result
+from benchmarks.capturing import captured
+from benchmarks.result_files import RESULTS, show_result
 
 ROWS, CLASSES, SIDE = 48, 9, 224
 
@@ -48,21 +49,6 @@ def variants(labels, device):
     return found
 
 
-def captured(loss, logits, latents):
-    """Forward and backward as a CUDA graph, warmed up; returns what replays it."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            loss(logits, latents).backward()
-    torch.cuda.current_stream().wait_stream(stream)
-    logits.grad = latents.grad = None
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss(logits, latents).backward()
-    return graph.replay
-
-
 def timed(function, wait) -> float:
     wait()
     start = time.perf_counter()
@@ -85,14 +71,17 @@ def main() -> None:
     latents = torch.randn(ROWS, 512, 7, 7, generator=generator).to(device).requires_grad_()
     labels = torch.randint(0, CLASSES, (ROWS, SIDE, SIDE), generator=generator).to(device)
     losses = variants(labels, device)  # stays alive: a captured graph only knows the addresses of what it uses
-    functions = {name: lambda loss=loss: loss(logits, latents).backward() for name, loss in losses.items()}
+
+    def step(loss):
+        logits.grad = latents.grad = None
+        loss(logits, latents).backward()
+
+    functions = {name: partial(step, loss) for name, loss in losses.items()}
     if device.type == "cuda":
-        functions |= {f"{name}, captured": captured(loss, logits, latents) for name, loss in losses.items()}
+        functions |= {f"{name}, captured": captured(function) for name, function in functions.items()}
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(options.rounds + 1):
         for name, function in functions.items():
-            if "captured" not in name:  # a graph owns its gradients
-                logits.grad = latents.grad = None
             seconds[name].append(timed(function, wait))
     medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first round warms up
     anchors = {name: "plain torch, captured" if "captured" in name else "plain torch" for name in medians}
@@ -103,8 +92,7 @@ def main() -> None:
         "milliseconds": {name: round(1000 * value, 3) for name, value in medians.items()},
         "against_plain": {name: round(value / medians[anchors[name]], 3) for name, value in medians.items()},
     }
-    write_result(options.out / f"criterion-{device.type}.json", result)
-    print(json.dumps(result, indent=2))
+    show_result(result, options.out / f"criterion-{device.type}.json")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """On a machine with a GPU: are the numbers right there, and how fast is it? All that docs/performance.md says of GPUs.
 
-    python -m benchmarks.gpu_check STORE                           # everything: some 25 minutes on an H200
+    python -m benchmarks.gpu_check STORE                           # everything: some 28 minutes on an H200
     python -m benchmarks.gpu_check STORE --seconds 500 --out DIR   # as much as there is time for; again goes on with it
 
 STORE is ACDC, prepared. Each part is a script of its own, whose results lie beside this one's. `gpu-check.json` says
@@ -27,6 +27,7 @@ def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[st
     """Return the seconds that each part takes on an H200, and its command."""
     script = lambda name, *rest: [sys.executable, "-m", f"benchmarks.{name}", *map(str, rest)]  # noqa: E731
     training = lambda model, *measured: script("training", store, *measured, "--model", model, "--out", out)  # noqa: E731
+    shares = lambda model: script("kernel_shares", store, "--model", model, "--out", out)  # noqa: E731
     together = ["-n", "6"] if find_spec("xdist") else []  # most of their time is Triton's compiling
     options = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     tests = [sys.executable, "-m", "pytest", *options, *together, str(ROOT / "tests")]
@@ -37,6 +38,7 @@ def parts(store: Path, out: Path, scratch: Path) -> dict[str, tuple[int, list[st
         "start-transunet": (80, training("transunet", "start")),
         "training-unet": (240, training("unet", "kernels", "ladder", "cost", "batch", "size", "rows")),
         "training-transunet": (600, training("transunet", "kernels", "ladder", "cost", "batch")),
+        **{f"kernel-shares-{model}": (seconds, shares(model)) for model, seconds in (("unet", 70), ("transunet", 120))},
         "criterion": (25, script("criterion", "--device", "cuda", "--out", out)),
         "pixels": (40, script("pixels", "--out", out / "pixels-cuda.json")),
         "norms": (60, script("norms", "--out", out / "norms-cuda.json")),

@@ -6,7 +6,6 @@ The finished runs are drawn, not trained. `docs/how-to/reproduce.md` quotes the 
 """
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from benchmarks.result_files import RESULTS, write_result
+from benchmarks.result_files import RESULTS, show_result
 
 if TYPE_CHECKING:
     from adawac.reproduction.jobs import Job
@@ -111,8 +110,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "jobs.json")
     arguments = parser.parse_args()
     result = measure()
-    write_result(arguments.out, result)
-    print(json.dumps(result, indent=2))
+    show_result(result, arguments.out)
 
 
 if __name__ == "__main__":

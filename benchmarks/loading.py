@@ -7,7 +7,6 @@ several share count once. On a GPU the views of a resident batch are measured as
 """
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -22,7 +21,7 @@ from adawac.data.loader import Loader
 from adawac.data.preparation import prepare
 from adawac.data.preprocessing import Preprocessing
 from adawac.data.sources import Source
-from benchmarks.result_files import write_result
+from benchmarks.result_files import show_result
 
 SIDE, SLICES, SIZE = 512, 40, (224, 224)
 
@@ -135,9 +134,7 @@ def main():
         result["resident"] = measure(resident, args.epochs, args.device)
         if args.device == "cuda":
             result["captured"] = measure_graph(resident, 24)
-    print(json.dumps(result, indent=2))
-    if args.out:
-        write_result(args.out, result)
+    show_result(result, args.out)
 
 
 if __name__ == "__main__":

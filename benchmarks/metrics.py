@@ -8,7 +8,6 @@ metrics (Dice, both HD95, ASSD, surface Dice); medpy Dice and HD95; MONAI its HD
 """
 
 import argparse
-import json
 import platform
 import time
 import tracemalloc
@@ -21,7 +20,7 @@ import numpy as np
 from scipy import ndimage
 
 from adawac.metrics import hd95, score_volume, surfaces
-from benchmarks.result_files import RESULTS, write_result
+from benchmarks.result_files import RESULTS, show_result
 
 OUT = RESULTS / "metrics.json"
 CT, ACDC = (150, 512, 512), (10, 256, 216)
@@ -187,8 +186,7 @@ def main():
         "acdc": beside_others(*organs(ACDC, HEART), 4, (10.0, 1.5, 1.5), 3, 4 * args.repeats),
         "worst": worst_cases(),
     }
-    print(json.dumps(result, indent=2))
-    write_result(args.out, result)
+    show_result(result, args.out)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ process, files warm in the page cache.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -23,7 +22,7 @@ import numpy as np
 
 from adawac.data.preparation import prepare
 from adawac.data.store import Samples
-from benchmarks.result_files import RESULTS, write_result
+from benchmarks.result_files import RESULTS, show_result
 
 
 def make_noise(root: Path, cases: int = 40, shape: tuple[int, int, int] = (10, 256, 216)) -> Path:
@@ -138,8 +137,7 @@ def main() -> None:
         "microseconds_per_slice": reads,
         "store_is_faster_by": {kind: reads[kind] / reads["store"] for kind in reads if kind != "store"},
     }
-    write_result(arguments.out, result)
-    print(json.dumps(result, indent=2))
+    show_result(result, arguments.out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Put the measured numbers into the documentation: `python -m benchmarks.render`.
 
 Each block `<!-- NAME -->` … `<!-- end -->` of a page is made from `benchmarks/results/NAME.json`, as BLOCKS says. The
-blocks of docs/results.md are made by `studies/acdc/render.py`.
+blocks of docs/results are made by `studies/render.py`.
 """
 
 import json
@@ -16,7 +16,7 @@ from benchmarks.result_files import RESULTS, ROOT
 PAGES = [
     ROOT / "docs" / name
     for name in ("performance.md", "how-to/demo.md", "how-to/reproduce.md", "concepts/separation.md")
-]
+] + [ROOT / "README.md"]
 RUNS_ON_ACDC = ROOT / "studies" / "acdc" / "results" / "runs.json"
 
 
@@ -70,6 +70,37 @@ def loading(result: dict[str, Any]) -> str:
     return f"{table(['samples', 'slices/s, two views each', 'resident memory after each epoch, MB'], rows)}\n\n{where}"
 
 
+def cpu(result: dict[str, Any]) -> str:
+    before, after, kept = (result[name]["rates"] for name in ("before", "after", "kept"))
+    rows = [
+        [name, f"{rate:.0f}", f"{after[name]:.0f} ({after[name] / rate:.2f}×)", f"{kept[name]:.0f}"]
+        for name, rate in before.items()
+        if name.startswith("predict")
+    ]
+    turns = [
+        [method, *(f"{milliseconds:.1f}" for milliseconds in sizes.values())]
+        for method, sizes in result["after"]["turns"].items()
+    ]
+    steps = [[name, f"{value:.0f}"] for name, value in result["after"]["steps"].items()]
+    parts = [
+        [name, *(f"{milliseconds:.1f}" for milliseconds in values.values())]
+        for name, values in result["after"]["parts_ms"].items()
+    ]
+    where = (
+        f"{result['machine']}, torch {result['torch']}, median of {result['rounds']} rounds; before: commit "
+        f"{result['against']}."
+    )
+    return "\n\n".join(
+        [
+            table(["slices/s", "before", "after", "after, freed memory kept"], rows),
+            table(["prediction with", "slices/s"], steps),
+            table(["ms of a training step, views made at a time", "8,192 pixels", "32,768 pixels"], turns),
+            table(["ms of a step, after", *next(iter(result["after"]["parts_ms"].values()))], parts),
+            where,
+        ]
+    )
+
+
 def transunet(result: dict[str, Any]) -> str:
     names = {
         "plain": "straightforward",
@@ -117,6 +148,20 @@ def metrics(result: dict[str, Any]) -> str:
     return "\n\n".join([table(header, rows), table(["hard cases on 150×512×512", "adawac, s"], worst), where])
 
 
+def score(result: dict[str, Any]) -> str:
+    counted = f"{result['volumes']} volumes of {'×'.join(map(str, result['shape']))}, {result['classes']} classes"
+    runs = [
+        (f"`adawac score`, {counted}", result["adawac"]),
+        (f"`nnUNetv2_evaluate_folder`, {counted}", result["nnunet"]),
+        *([(f"`adawac score`, {result['many']['volumes']} such volumes", result["many"])] if "many" in result else []),
+    ]
+    rows = [[name, f"{run['wall_s']:.0f}", f"{run['cpu_s']:.1f}", run["largest_process_mib"]] for name, run in runs]
+    where = (
+        f"{result['machine']}, {result['processes']} processes, nnU-Net {result['nnunetv2']}, NumPy {result['numpy']}."
+    )
+    return f"{table(['', 'seconds', 'CPU seconds', 'largest process, MiB'], rows)}\n\n{where}"
+
+
 def norms(result: dict[str, Any]) -> str:
     rows = [
         [name, result[name]["norms"]]
@@ -158,20 +203,90 @@ def report(result: dict[str, Any]) -> str:
 
 
 def demo(result: dict[str, Any]) -> str:
-    seeds = result["seeds"]
+    seeds, methods = result["seeds"], result["methods"]
     rows = [
-        [f"seed {run['seed']}", *(f"{100 * run['dice'][name]:.1f}" for name in result["methods"]), _minutes(run)]
-        for run in seeds
+        [f"seed {run['seed']}", *(f"{100 * run['dice'][name]:.1f}" for name in methods), _minutes(run)] for run in seeds
     ]
-    means = [[100 * run["dice"][name] for run in seeds] for name in result["methods"]]
-    rows.append(
-        ["mean ± std", *(f"{statistics.mean(all_of):.1f} ± {statistics.stdev(all_of):.1f}" for all_of in means), ""]
-    )
+    rows.append(["mean ± std", *(_spread(_demo_scores(result, name)) for name in methods), ""])
+    organs = [
+        [organ, *(f"{100 * statistics.mean(run['classes'][name][organ] for run in seeds):.1f}" for name in methods)]
+        for organ in seeds[0]["classes"][methods[0]]
+    ]
+    zeros = sum(score == 0 for run in seeds for name in methods for score in run["classes"][name].values())
     where = (
-        f"Mean DSC over classes and test cases, in percent; {seeds[0]['samples']} slices, {seeds[0]['epochs']} epochs. "
+        f"Mean DSC over classes and test {result['cases']}, in percent; {seeds[0]['epochs']} epochs of "
+        f"{_range(seeds, 'samples')} {result['samples']}, {_range(seeds, 'label_sparse')} of them empty. "
         f"{result['machine']}."
     )
-    return f"{table(['', *result['methods'], 'all of it took'], rows)}\n\n{where}"
+    found = "No class of any run is at 0." if not zeros else f"At 0 in {zeros} cases: a class that a run did not find."
+    return "\n\n".join(
+        [
+            demo_standing(result),
+            table(["", *methods, "all of it took"], rows),
+            where,
+            table(["mean DSC of all seeds", *methods], organs + _demo_detections(result)),
+            found,
+            *([_demo_fresh(result)] if "fresh" in seeds[0] else []),
+        ]
+    )
+
+
+def _demo_fresh(result: dict[str, Any]) -> str:
+    """Say how the same networks stand on other test patients, at whom nobody looked while choosing settings."""
+    fresh = {**result, "seeds": [{**run, "dice": run["fresh"]} for run in result["seeds"]]}
+    means = ", ".join(f"`{name}` {_spread(_demo_scores(fresh, name))}" for name in result["methods"])
+    return f"The same networks on six test patients at whom nobody had looked: {means}; {_demo_against(fresh)}."
+
+
+def _demo_detections(result: dict[str, Any]) -> list[list[str]]:
+    """Return how often nothing was found, and how often something where nothing is, if any test case is empty."""
+    rows = []
+    for title, wrong, right in (
+        ("with a defect, nothing found", "misses", "hits"),
+        ("clean, with a false alarm", "false_alarms", "clear"),
+    ):
+        counted = [[run.get("detections", {}).get(name) for run in result["seeds"]] for name in result["methods"]]
+        if all(all(of_method) for of_method in counted):
+            sums = [[sum(row[key] for row in of_method) for key in (wrong, right)] for of_method in counted]
+            rows.append([title, *(f"{bad} of {bad + good}" for bad, good in sums)])
+    return rows
+
+
+def demo_standing(result: dict[str, Any]) -> str:
+    """Say how AdaWAC stands against the others, whichever way it is, and where beta ended."""
+    seeds, ours = result["seeds"], _demo_scores(result, "adawac")
+    sparse, dense, auc = (
+        statistics.mean(run["adawac"][name] for run in seeds) for name in ("beta_sparse", "beta_dense", "beta_auc")
+    )
+    return (
+        f"Over {len(seeds)} seeds AdaWAC has a mean DSC of {statistics.mean(ours):.1f}. It is {_demo_against(result)}. "
+        f"β ended at {sparse:.2f} on empty and at {dense:.2f} on label-dense {result['samples']} (AUC {auc:.2f})."
+    )
+
+
+def _demo_against(result: dict[str, Any]) -> str:
+    """Say with how many seeds AdaWAC is ahead of each of the others."""
+    ours, against = _demo_scores(result, "adawac"), []
+    for name in result["methods"]:
+        if name != "adawac":
+            gains = [mine - theirs for mine, theirs in zip(ours, _demo_scores(result, name), strict=True)]
+            ahead = sum(gain > 0 for gain in gains)
+            against.append(f"ahead of `{name}` with {ahead} of {len(gains)} ({statistics.mean(gains):+.1f} on average)")
+    return " and ".join(against)
+
+
+def _demo_scores(result: dict[str, Any], name: str) -> list[float]:
+    return [100 * run["dice"][name] for run in result["seeds"]]
+
+
+def _spread(values: list[float]) -> str:
+    mean = f"{statistics.mean(values):.1f}"
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.1f}"
+
+
+def _range(seeds: list[dict[str, Any]], key: str) -> str:
+    low, high = (choose(run[key] for run in seeds) for choose in (min, max))
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _minutes(run: dict[str, Any]) -> str:
@@ -198,21 +313,40 @@ def jobs(result: dict[str, Any]) -> str:
     return f"{table(['', 's'], rows)}\n\n{where}"
 
 
-SOURCES = {"demo-separation": RESULTS / "demo.json", "training-runs": RUNS_ON_ACDC}
+def first_report(result: dict[str, Any]) -> str:
+    commands = result["commands"]
+    until = next(number for number, line in enumerate(commands, start=1) if line.startswith("adawac report"))
+    waited = sum(list(commands.values())[:until])
+    rows = [[f"`{name}`", f"{seconds:.2f}"] for name, seconds in result["starts"].items()]
+    rows += [[f"`{line}`", f"{seconds:.0f}"] for line, seconds in commands.items()]
+    where = f"{result['machine']}, load {result['load']:.1f} before. The first report is there after {waited:.0f} s."
+    return f"{table(['', 's'], rows)}\n\n{where}"
+
+
+SOURCES = {
+    "demo-separation": RESULTS / "demo.json",
+    "demo-standing": RESULTS / "demo.json",
+    "training-runs": RUNS_ON_ACDC,
+}
 """Blocks that are made from another file than the one of their name."""
 
 BLOCKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "criterion-cpu": criterion,
     "criterion-cuda": criterion,
+    "cpu": cpu,
     "demo": demo,
+    "demo-pictures": demo,
     "demo-separation": demo_separation,
+    "demo-standing": demo_standing,
     "evaluation": evaluation,
+    "first-report": first_report,
     "jobs": jobs,
     "loading": loading,
     "loading-cuda": loading,
     "metrics": metrics,
     "norms-cuda": norms,
     "prepare": prepare,
+    "score": score,
     "report": report,
     "transunet-cuda": transunet,
     "views": views,

@@ -8,7 +8,6 @@ what compresses worst.
 """
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -25,7 +24,7 @@ from adawac.config import TrainConfig
 from adawac.data.cases import SampleTable
 from adawac.report import write_report
 from adawac.runs import RunWriter, Slice
-from benchmarks.result_files import RESULTS, write_result
+from benchmarks.result_files import RESULTS, show_result
 
 SAMPLES, EPOCHS, PICTURES, SIDE = 1324, 360, 100, 224
 CLASSES = ("background", "right ventricle", "myocardium", "left ventricle")
@@ -155,8 +154,7 @@ def main() -> None:
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
             "load_average": round(os.getloadavg()[0], 1),
         }
-    write_result(out, result)
-    print(json.dumps(result, indent=2))
+    show_result(result, out)
 
 
 if __name__ == "__main__":

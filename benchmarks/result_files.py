@@ -27,3 +27,10 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
     """Write a result, with the present commit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"commit": commit(), **result}, indent=2) + "\n")
+
+
+def show_result(result: dict[str, Any], path: Path | None) -> None:
+    """Print a result, and write it where there is a path."""
+    print(json.dumps(result, indent=2))
+    if path is not None:
+        write_result(path, result)

@@ -63,6 +63,7 @@ COMPILED = {"compiled": {"hardware.compile": True}}
 COST = {
     "baseline": {"method.name": "baseline"},
     "joint": {},
+    "robust": {"method.preset": "robust", "method.options": {}},
     "separate": {"forward": "separate"},
     "encoder": {"forward": "encoder", "method.options": {"eta_beta": 8.0, "lambda_ac": 2.0, "views": "first"}},
     "encoder-detached": {

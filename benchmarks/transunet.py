@@ -11,7 +11,6 @@ an 8192³ bf16 matrix product, and a copy's rate for what moves memory. Writes b
 """
 
 import argparse
-import json
 import platform
 import statistics
 import time
@@ -25,7 +24,7 @@ from torch import nn
 from adawac.models import build, to_transunet
 from adawac.models.transunet import Enlarge
 from benchmarks.capturing import captured
-from benchmarks.result_files import RESULTS, write_result
+from benchmarks.result_files import RESULTS, show_result
 
 CLASSES = 9
 QUICK = {"embed_dim": 48, "depth": 2, "num_heads": 4, "layers": (1, 2, 1), "width": 0.5}
@@ -386,10 +385,8 @@ def main() -> None:
         if how in result["plain"]
     }
     result["operations_ms"] = operations(bench, options.batch, options.quick)
-    print(json.dumps(result, indent=2))
-    path = options.out or (RESULTS / "transunet-cuda.json" if bench.cuda and not options.quick else None)
-    if path is not None:
-        write_result(path, result)
+    kept = bench.cuda and not options.quick
+    show_result(result, options.out or (RESULTS / "transunet-cuda.json" if kept else None))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ distribution, where half of the views are quarter turns, which cost SciPy's side
 """
 
 import argparse
-import json
 import platform
 import statistics
 import time
@@ -22,7 +21,7 @@ from scipy import ndimage
 from adawac.data.phantom.scanner import phantom_cases
 from adawac.data.resample import Ragged, warp
 from adawac.data.views import ViewConfig, make_views, sample_views
-from benchmarks.result_files import write_result
+from benchmarks.result_files import show_result
 
 BATCH, SIZE = 24, (224, 224)
 SHAPES = ((512, 512), (256, 216))
@@ -112,9 +111,7 @@ def main():
         "relative_error": fidelity(),
         **{"x".join(map(str, shape)): compare(shape, args.repeats) for shape in SHAPES},
     }
-    print(json.dumps(result, indent=2))
-    if args.out:
-        write_result(args.out, result)
+    show_result(result, args.out)
 
 
 if __name__ == "__main__":
