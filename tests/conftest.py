@@ -1,11 +1,13 @@
 """What all tests share: shapes are checked, one thread, one hypothesis profile, and where the outside data lies."""
 
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -121,6 +123,36 @@ def small_store(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("reproduction") / "store"
     prepare(phantom_source(8, seed=0, size=32, slices=(6, 7)), None, path, workers=1)
     return path
+
+
+@pytest.fixture
+def two_machines(monkeypatch):
+    """A Ray cluster of two machines with a processor each, and the second of them; both can import the tests."""
+    from tests.places import REPOSITORY
+    from tests.ray_cluster import started
+
+    paths = [str(REPOSITORY / "src"), str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    with started() as cluster:
+        yield cluster, cluster.add_node(num_cpus=1)
+
+
+@pytest.fixture(scope="session")
+def job_server():
+    """A process that has imported all that a job of a grid needs, and of which each job is a fork."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["adawac.train.engine", "adawac.evaluation.evaluator", "adawac.reproduction.engines", "tests.networks"]
+    )
+    return SimpleNamespace(get_context=lambda method: context)
+
+
+@pytest.fixture(scope="module")
+def forked_jobs(job_server):
+    """Spare every job of a grid the import of torch, which takes seconds: else each starts Python anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("adawac.reproduction.engines.multiprocessing", job_server)
+        yield
 
 
 @pytest.fixture

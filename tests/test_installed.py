@@ -1,9 +1,13 @@
-"""What somebody gets who installs the wheel: all files that the code reads, and names that a type checker knows."""
+"""What somebody gets who installs the wheel: all files that the code reads, and names that a type checker knows.
+
+`make package` installs it into an empty environment and runs it there.
+"""
 
 import ast
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -86,14 +90,18 @@ def test_type_checkers_can_read_the_public_names():
     assert typed == set(adawac.__all__) - {"__version__"}
 
 
+def build(kind: str, folder: Path) -> Path:
+    pytest.importorskip("hatchling")
+    words = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True)
+    return next(folder.iterdir())
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The contents of the wheel, as pip lays them out."""
-    pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
-    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True)
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+    with zipfile.ZipFile(build("wheel", folder)) as wheel:
         wheel.extractall(folder / "site")
     return folder / "site"
 
@@ -103,8 +111,7 @@ def in_wheel(site: Path, *words: str, cwd: Path) -> "subprocess.CompletedProcess
     return subprocess.run([sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True)
 
 
-@pytest.mark.slow
-def test_the_wheel_has_every_file_of_the_package_and_no_other(site: Path, tmp_path: Path):
+def test_the_wheel_has_every_file_of_the_package_and_no_other(site: Path):
     def files(folder: Path) -> set[str]:
         return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"}
 
@@ -112,6 +119,18 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(site: Path, tmp_pa
     assert {entry.name.split("-")[0] for entry in site.iterdir()} == {"adawac"}
     licences = {file.split("/")[-1] for file in files(next(site.glob("*.dist-info"))) if file.startswith("licenses/")}
     assert licences == {"LICENSE", "THIRD-PARTY.txt"}
+
+
+@pytest.mark.slow
+def test_the_source_archive_has_every_file_of_the_repository(tmp_path: Path):
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("this is no checkout")
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.splitlines()
+    known = {name for name in listed if (REPOSITORY / name).exists() and not name.startswith(".")}
+    with tarfile.open(build("sdist", tmp_path)) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    assert files - {"PKG-INFO", ".gitignore"} == known  # the build reads .gitignore
 
 
 @pytest.mark.slow
