@@ -254,7 +254,7 @@ def test_a_data_set_with_one_kind_of_slices_has_nothing_to_tell_apart(run: Run, 
 def test_a_run_without_history_is_refused_by_the_name_of_the_part(run: Run, tmp_path, name: str) -> None:
     shutil.copytree(run.folder, tmp_path / "bare")
     (tmp_path / "bare" / "history.bin").unlink()
-    with pytest.raises(RunError, match=r"Expected samples.csv, history.bin in .*history.bin: no epoch is complete"):
+    with pytest.raises(RunError, match=r"Expected samples.csv, history.bin in .*history.bin: it is not there"):
         compose(name, tmp_path / "bare")
 
 

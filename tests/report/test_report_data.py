@@ -267,11 +267,13 @@ def test_missing_parts_are_listed(report: Report):
 
 
 @pytest.mark.parametrize("lost", ["samples.csv", "history.bin", "metrics.jsonl", "config.yaml", "environment.json"])
-def test_a_folder_that_lost_a_file_gives_the_rest(tmp_path: Path, lost: str):
+def test_a_folder_that_lost_a_file_gives_the_rest(tmp_path: Path, lost: str, caplog: pytest.LogCaptureFixture):
     example_run(tmp_path / "run", slices=6)
     (tmp_path / "run" / lost).unlink()
     [part] = collect([tmp_path / "run"]).data["runs"]
     assert {entry["part"]: entry["normal"] for entry in part["missing"]} == {lost: False}
+    assert part["missing"][0]["why"] == "it is not there"
+    assert f"{lost}: it is not there" in caplog.text
     assert (part["atlas"] is None) == (lost in ("samples.csv", "history.bin"))
     assert bool(part["settings"]) == (lost != "config.yaml")
 
@@ -478,6 +480,12 @@ def test_a_damaged_record_is_named_on_the_page_and_in_the_log(tmp_path: Path, ca
     assert not part["normal"]
     assert "of 6" in part["why"]
     assert "history.bin" in caplog.text
+    caplog.clear()
+    (folder / "history.bin").write_bytes(b"\0" * len(whole))
+    (folder / "samples.csv").write_text("id\n")
+    collect([folder])
+    assert "history.bin: it is damaged from its beginning on" in caplog.text
+    assert "samples.csv: it cannot be read" in caplog.text
 
 
 def test_whole_numbers_are_never_rounded(tmp_path: Path):

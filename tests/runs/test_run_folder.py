@@ -357,6 +357,7 @@ def test_a_damaged_part_is_named_and_the_others_are_given(copy: Path, part: str)
     with pytest.raises(RunError) as error:
         run.require(part)
     assert ".." not in str(error.value)
+    assert "Restore it from a copy" in str(error.value)
     assert len(run.history) == 20
 
 

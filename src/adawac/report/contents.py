@@ -1,5 +1,6 @@
 """What goes into a report, as plain data: runs are read here, and nowhere else."""
 
+import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,8 @@ from adawac.report.verdict import WITH_FOREGROUND, describe_outcome, describe_we
 from adawac.runs import Gallery, Run
 from adawac.runs.environment import scrub
 from adawac.runs.epoch_statistics import summarise
+
+log = logging.getLogger(__name__)
 
 _CELLS = 1_500_000  # of all heat maps together: about 10 MB in the file
 _MOST_SUSPECTS = 300
@@ -327,8 +330,8 @@ _REMEDIES = {
     "environment.json": "Versions and hardware are unknown.",
     "data.json": "Class names come from the table of samples, if that is there.",
     "samples.csv": "Without it no atlas can be drawn: it says which slice each weight belongs to.",
-    "metrics.jsonl": "There are no training curves before the first epoch is over.",
-    "history.bin": "There is no atlas before the first epoch is over.",
+    "metrics.jsonl": "Without it there are fewer training curves.",
+    "history.bin": "Without it there is no atlas.",
     "checkpoints": "There are no weights to evaluate or predict with.",
     "scores": "Evaluate the run to get scores: adawac evaluate RUN.",
     "gallery": "Evaluate the run to get pictures: adawac evaluate RUN.",
@@ -352,18 +355,22 @@ def _commands(run: Run) -> list[dict[str, str]]:
 
 def _missing(run: Run, unreadable: list[str]) -> list[dict[str, Any]]:
     """Return the parts that the folder lacks, why, what that means or what to do, and whether it is `normal`."""
-    young = run.status == "running" and not run.epoch
+    growing = ("metrics.jsonl", "history.bin") if run.status == "running" and not run.epoch else ()
     missing = [
         {
             "part": part,
             "why": _text(why),
             "remedy": _RESTORE if "damaged" in why else _REMEDIES.get(part, ""),
             "damaged": "damaged" in why,
-            "normal": part in _RESULTS or (young and part in ("metrics.jsonl", "history.bin")),
+            "normal": part in (*_RESULTS, *growing),
         }
         for part, why in {**run.missing, **run.damaged}.items()
     ]
-    run.warn_of_damage(*run.damaged)
+    for part in missing:
+        if not part["normal"]:
+            log.warning("%s: %s. %s", run.folder / part["part"], part["why"].removesuffix("."), part["remedy"])
+    for why in unreadable:
+        log.warning("%s", why)
     return missing + [{"part": "a result", "why": _text(why), "remedy": "", "normal": False} for why in unreadable]
 
 

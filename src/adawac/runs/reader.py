@@ -264,9 +264,7 @@ class Run:
         missing |= {part: "there is none" for part, names in lists.items() if not names}
         for part, epochs in self._epochs.items():
             if not epochs:
-                path = self.folder / part
-                damaged = self._epochs_due and path.is_file() and path.stat().st_size
-                missing[part] = "it is damaged from its beginning on" if damaged else "no epoch is complete"
+                missing[part] = self._lost(self.folder / part)
         return missing
 
     @property
@@ -281,6 +279,12 @@ class Run:
             for part, epoch in last.items()
             if epoch < self._epochs_due
         }
+
+    def _lost(self, path: Path) -> str:
+        """Return why a growing file gives no epoch."""
+        if not self._epochs_due:
+            return "no epoch is complete"
+        return "it is damaged from its beginning on" if path.is_file() else "it is not there"
 
     @property
     def _epochs(self) -> dict[str, list[int]]:
@@ -297,7 +301,11 @@ class Run:
         """Raise a `RunError` unless the parts, named as their files are, can be given."""
         if lacking := {part: why for part, why in {**self.missing, **self._foreign}.items() if part in parts}:
             listed = "; ".join(f"{part}: {why}" for part, why in lacking.items())
-            advice = "Wait for the run to write it" if self.status == "running" else "Resume the run, or give another"
+            advice = "Resume the run, or give another"
+            if self.status == "running":
+                advice = "Wait for the run to write it"
+            elif any("damaged" in why or "cannot be read" in why for why in lacking.values()):
+                advice = "Restore it from a copy, or give another run"
             raise RunError(f"Expected {', '.join(parts)} in {self.folder}, but got {listed}. {advice}.")
         self.warn_of_damage(*parts)
 
