@@ -143,6 +143,15 @@ def test_pictures_are_not_called_truncated(tmp_path):
     assert "truncated" not in str(caught.value)
 
 
+@pytest.mark.parametrize("folder", ["images", "."])
+def test_a_folder_of_pictures_is_called_so(tmp_path, folder):
+    for name in (f"{folder}/1.png", "masks/1.png"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(DataError, match=r"1\.png is a picture\. Use the source pictures"):
+        prepare("nifti", tmp_path / "in", tmp_path / "out", workers=1)
+
+
 def test_a_link_to_nothing_is_called_so(tmp_path):
     root = make_nnunet(tmp_path / "in", cases=2)
     (root / LABEL).unlink()

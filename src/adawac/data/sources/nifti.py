@@ -15,6 +15,7 @@ from adawac.data.sources.file_search import (
     by_name,
     case_and_channel,
     channel_fault,
+    is_closed,
     match_patterns,
     nifti_files,
     only_folder,
@@ -126,7 +127,7 @@ def nifti(
         patterns, label_place = [images] if isinstance(images, str) else list(images), repr(labels)
         matches, every_label = match_patterns(root, patterns, labels)
         if all(is_picture(path) for _, files, _ in matches for path in files):
-            raise DataError(f"Expected NIfTI files, but {matches[0][1][0]} is a picture. Use the source pictures.")
+            raise _refusal_of_picture(matches[0][1][0])
         pairs = [(case, "", image, label) for case, image, label in matches]
     elif (root / "dataset.json").is_file() or (root / "imagesTr").is_dir():
         description = read_description(root / "dataset.json") if (root / "dataset.json").is_file() else {}
@@ -221,7 +222,15 @@ def _match_two_folders(root: Path) -> tuple[list[_Pair], Path]:
                 for case, paths in image_of.items()
             ]
             return pairs, labels
+    place = images or root
+    for path in [] if is_closed(place) else sorted(place.iterdir()):
+        if is_picture(path):
+            raise _refusal_of_picture(path)
     raise DataError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the patterns.")
+
+
+def _refusal_of_picture(path: Path) -> DataError:
+    return DataError(f"Expected NIfTI files, but {path} is a picture. Use the source pictures.")
 
 
 def _name_of_case(path: Path) -> str:
