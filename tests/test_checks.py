@@ -348,3 +348,13 @@ def test_latents_of_tokens_beside_one_supervised_view():
         else:
             with pytest.raises(ShapeError, match="first view's latent"):
                 call(**arguments)
+
+
+def test_moves_that_are_left_out_are_told_once(caplog):
+    criterion = adawac.AdaWAC(num_samples=6)
+    call(criterion)
+    assert caplog.text == ""
+    for _ in range(4):
+        call(criterion, logits=torch.full((4, 3, 8, 8), torch.nan))
+    assert caplog.text.count("2 moves of the weights were left out") == 1
+    assert len(caplog.records) == 1

@@ -153,6 +153,7 @@ class Criterion(nn.Module, ABC):
         weights: The `SampleWeights`.
         objective: The `Objective`: all options.
         held: While True, the weights stay as they are.
+        warned: Whether it was said already that moves of the weights are left out, where losses are not finite.
         uses_latents: Of a class: whether the method compares latents at all.
         uses_teacher: Of a class: whether it compares predictions with those of an averaged network instead.
         defaults: Of a class: options that the method sets where the user does not.
@@ -169,6 +170,7 @@ class Criterion(nn.Module, ABC):
     """
 
     held: bool = False
+    warned: bool = False
     """While True, the weights stay as they are, also in training mode: set it until the network has settled. It is not
     part of the state dict, and `train()` and `eval()` leave it alone."""
     uses_latents: bool = True

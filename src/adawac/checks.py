@@ -5,6 +5,7 @@ the device, and looking at them makes the host wait: on a GPU that happens in th
 (`due`), and in every one with `validate=True`.
 """
 
+import logging
 import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from adawac.errors import ConfigError, ShapeError
 if TYPE_CHECKING:
     from adawac.algorithm import Criterion
     from adawac.objective import Latents, Levels, Objective
+
+log = logging.getLogger(__name__)
 
 _EARLY_CALLS = (3, 15, 63)  # calls, from 0, whose values are looked at besides those of every `_STRIDE`th
 _STRIDE = 256
@@ -79,6 +82,7 @@ def batch(
         values = False  # a look would end the capture
     if values:
         _rows(index, len(log_odds))
+        _left_out(criterion)
     if not isinstance(labels, Tensor):
         _no_views(scales, targets, len(index))
     targets = targets * len(scales) if isinstance(labels, Tensor) else targets
@@ -100,6 +104,17 @@ def batch(
         _no_probabilities(scales[0])
         if latents and len(scales[0]) == len(index):
             _first_view(scales[0], latents[0])
+
+
+def _left_out(criterion: "Criterion") -> None:
+    """Say once that increments were left out: nothing else shows it."""
+    if not criterion.warned and (skipped := int(criterion.weights.skipped)):
+        criterion.warned = True
+        log.warning(
+            "%d moves of the weights were left out so far (criterion.weights.skipped), since their losses were not "
+            "finite. Look for NaN in images, logits and latents, and lower the learning rate or clip gradients.",
+            skipped,
+        )
 
 
 def states(criterion: "Criterion", labelled: Tensor, index: Tensor) -> Tensor:

@@ -259,6 +259,7 @@ class RunRecorder:
         self._shares: Tensor | None = None  # (K, n), once the number of classes is known
         self._shape: tuple[int, ...] = ()
         self._warned = False  # of a loss that is not finite
+        criterion.warned = True  # since this says it, too, and where
         self._known = 0  # samples that the run's table has
         self._sparse = np.zeros(num_samples, dtype=np.bool_)
         self._unlabelled = np.zeros(num_samples, dtype=np.bool_)
