@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 _LONGEST = 300  # letters of a reason: some libraries quote the file
+_NO_MEMORY = ("out of memory", "allocate memory", "not enough memory", "ALLOC_FAILED")  # of the GPU, the CPU, cuDNN
 
 
 class AdawacError(Exception):
@@ -70,6 +71,19 @@ def reading(explain: Callable[[str], AdawacError]) -> Iterator[None]:
         missing = f"it has no {error}" if isinstance(error, KeyError) else ""
         reason = missing or (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
         raise explain(" ".join(reason.split())[:_LONGEST]) from error
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Tell whether an error says that memory ran out: of the GPU, or of the computer.
+
+    Examples:
+        >>> lacks_memory(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.")), lacks_memory(OSError())
+        (True, False)
+    """
+    text = (str(error).splitlines() or [""])[0]
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in text for words in _NO_MEMORY)
+    )
 
 
 def near(name: str, known: Iterable[str], count: int = 4) -> str:

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from adawac.data.resample import Ragged, warp
 from adawac.data.tiles import Tiling
-from adawac.errors import ConfigError, RunError
-from adawac.inference.trained_network import Resize, Trained
+from adawac.errors import ConfigError, RunError, lacks_memory
+from adawac.inference.trained_network import Resize, Trained, to_device
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class Predictor:
         half = functools.partial(torch.autocast, self.device.type, torch.bfloat16)
         self._context = autocast or (half if precision == "bf16" else self._float32)
         if autocast is None:
-            self.ensemble.to(self.device)
+            to_device(self.ensemble, self.device)
             if self.device.type == "cpu" or (precision == "bf16" and self.device.type == "cuda"):
                 self.ensemble.to(memory_format=torch.channels_last)  # what oneDNN and the tensor cores want
 
@@ -206,7 +206,9 @@ class Predictor:
         for pieces in self._batches(stacks):
             try:
                 under_way.append(self._start(pieces, temperature, logits))
-            except torch.OutOfMemoryError as error:
+            except (RuntimeError, MemoryError) as error:
+                if not lacks_memory(error):
+                    raise
                 raise self._too_large(sum(len(piece.slices) for piece in pieces)) from error
             while len(under_way) > ahead:
                 yield from self._finish(under_way.popleft(), parts)
@@ -324,7 +326,9 @@ class Predictor:
                 with self._context():
                     parts.append(self.ensemble(part))
                 start += len(part)
-            except torch.OutOfMemoryError as error:
+            except (RuntimeError, MemoryError) as error:
+                if not lacks_memory(error):
+                    raise
                 if len(part) == 1:
                     raise self._too_large(1) from error
                 self.batch_size = len(part) // 2

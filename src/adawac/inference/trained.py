@@ -17,7 +17,7 @@ from adawac.data.cases import check_name
 from adawac.errors import AdawacError, ConfigError, DataError, MissingFileError, RunError
 from adawac.files import is_hub_address
 from adawac.inference.model_card import CARD, WEIGHTS, file_digest, read_card
-from adawac.inference.trained_network import Trained, build_network, check_harmless, load_tensors, resize_of
+from adawac.inference.trained_network import Trained, build_network, check_harmless, load_tensors, resize_of, to_device
 from adawac.lazy import library
 from adawac.runs import Run, load_checkpoint
 from adawac.runs.layout import INFO, read_json
@@ -115,7 +115,7 @@ def _load(tensors: Mapping[str, torch.Tensor], where: str, device: torch.device 
     task = facts["task"]
     network = build_network(facts["model"], facts["faithful"], facts["image_size"], task.class_names, task.channels)
     load_tensors(network, tensors, where)
-    return Trained(network=network.to(device).eval(), **facts)
+    return Trained(network=to_device(network, device).eval(), **facts)
 
 
 def _from_run(run: Run, checkpoint: str | None, device: torch.device | str) -> Trained:

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from adawac.config import ModelConfig
 from adawac.data.task import HasTask, Task
-from adawac.errors import RunError
+from adawac.errors import RunError, lacks_memory
 from adawac.models import MODELS, build
 from adawac.models.networks import MONAI_DEFAULTS
 
@@ -136,4 +136,17 @@ def load_tensors(network: nn.Module, tensors: Mapping[str, torch.Tensor], where:
         raise RunError(
             f"Expected weights of this network in {where}, but got: {error}. Use the version of adawac, and of the "
             "libraries that its environment.json names, that trained it."
+        ) from error
+
+
+def to_device(network: nn.Module, device: torch.device | str) -> nn.Module:
+    """Return the network, on a device whose memory it fits into."""
+    try:
+        return network.to(device)
+    except RuntimeError as error:
+        if not lacks_memory(error):
+            raise
+        raise RunError(
+            f"Expected the network to fit into the memory of {device}, but it did not ({str(error).splitlines()[0]}). "
+            "Free some, or use another device, such as `device='cpu'`."
         ) from error

@@ -356,7 +356,7 @@ def _commands(run: Run) -> list[dict[str, str]]:
 def _missing(run: Run, unreadable: list[str]) -> list[dict[str, Any]]:
     """Return the parts that the folder lacks, why, what that means or what to do, and whether it is `normal`."""
     growing = ("metrics.jsonl", "history.bin") if run.status == "running" and not run.epoch else ()
-    missing = [
+    missing: list[dict[str, Any]] = [
         {
             "part": part,
             "why": _text(why),

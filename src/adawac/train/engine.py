@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
 from torch import nn
@@ -20,7 +19,7 @@ from torch import nn
 from adawac.config import TrainConfig
 from adawac.data.cases import leave_out_ignored
 from adawac.data.store import Store
-from adawac.errors import ConfigError, RunError
+from adawac.errors import ConfigError, RunError, lacks_memory
 from adawac.inference.predictor import Predictor
 from adawac.inference.trained_network import resize_of
 from adawac.runs import Run, RunWriter
@@ -221,9 +220,6 @@ def _train(fabric: Fabric, config: TrainConfig, out: Path, resume: bool, progres
         raise KeyboardInterrupt
 
 
-_NO_MEMORY = ("out of memory", "allocate memory", "not enough memory", "ALLOC_FAILED")  # of the GPU, the CPU, cuDNN
-
-
 @contextmanager
 def _explained(begun: bool = False) -> Iterator[None]:
     """Explain errors of torch that a setting can fix; a run that has `begun` can be resumed."""
@@ -232,7 +228,7 @@ def _explained(begun: bool = False) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         text = (str(error).splitlines() or [type(error).__name__])[0]
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in _NO_MEMORY):
+        if lacks_memory(error):
             raise RunError(
                 f"Expected the training to fit into the device's memory, but it did not ({text}). Lower "
                 "data.batch_size (optim.accumulate=2 makes up for half of it) or data.image_size, set "
