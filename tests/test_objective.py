@@ -1,13 +1,16 @@
 """The options of the objective: every one is checked by its type when it is set."""
 
+from dataclasses import FrozenInstanceError
 from typing import get_type_hints
 
 import numpy as np
 import pytest
+import torch
 
 import adawac
 from adawac.config.objective_options import MethodOptions, ObjectiveOptions
 from adawac.errors import ConfigError
+from adawac.objective import SampleTerms
 
 WRONG = [
     ("eta_beta", True, "a number"),
@@ -59,3 +62,10 @@ def test_type_checkers_know_the_same_options():
     """The methods' keyword arguments, which may be None, are the fields of the objective."""
     fields = get_type_hints(ObjectiveOptions)
     assert get_type_hints(MethodOptions) == {name: kind | None for name, kind in fields.items()}
+
+
+def test_a_method_cannot_change_the_terms_that_it_is_given():
+    none = torch.zeros(2)
+    terms = SampleTerms(index=torch.arange(2), ell_ce=none, ell_dice=none, reg_ac=none, dense=none > 0)
+    with pytest.raises(FrozenInstanceError):
+        terms.ell_ce = none + 1

@@ -41,7 +41,8 @@ def write_series(
         ds.SOPClassUID, ds.SOPInstanceUID = kind, meta.MediaStorageSOPInstanceUID
         ds.PatientName, ds.PatientID, ds.PatientBirthDate, ds.PatientSex = patient, patient, "19500101", "F"
         ds.StudyInstanceUID, ds.SeriesInstanceUID, ds.FrameOfReferenceUID = study, series, frame
-        ds.StudyID, ds.StudyDate, ds.StudyTime, ds.AccessionNumber, ds.ReferringPhysicianName = "1", "", "", "", ""
+        ds.StudyID, ds.StudyDate, ds.StudyTime = "1", "", ""
+        ds.AccessionNumber, ds.ReferringPhysicianName, ds.OtherPatientNames = patient[:16], patient, patient
         ds.Modality, ds.SeriesNumber, ds.InstanceNumber, ds.Manufacturer = modality, 1, count - k, ""
         ds.ImageType, ds.PositionReferenceIndicator, ds.AcquisitionNumber = ["ORIGINAL", "PRIMARY", "AXIAL"], "", 1
         ds.Rows, ds.Columns = stored.shape[1], stored.shape[0]

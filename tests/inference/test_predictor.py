@@ -139,6 +139,13 @@ def test_an_unknown_precision_is_refused():
         Predictor([Lookup(3)], (8, 8), precision="fp16")
 
 
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="there is a GPU of Apple's")
+def test_a_device_that_is_not_here_is_refused_in_a_sentence():
+    with pytest.raises(ConfigError, match=r"torch can use, but got 'mps'.*Use auto, cpu") as caught:
+        Predictor([Lookup(3)], (8, 8), device="mps")
+    assert len(str(caught.value)) < 300
+
+
 class Greedy(Lookup):
     """Needs more memory than there is for more than `room` slices."""
 

@@ -25,6 +25,9 @@ _CLASSES = {
     "MR": "1.2.840.10008.5.1.4.1.1.4",
     "PT": "1.2.840.10008.5.1.4.1.1.128",
 }
+_PATIENT = 0x0010  # the group of what DICOM knows of a patient
+_IDENTIFYING = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "AccessionNumber")
+_IDENTIFYING += ("ReferringPhysicianName", "StudyID")  # what a file must have, and may leave empty
 _PART = 1 << 24  # voxels that are counted at a time: counting casts to 64 bits
 
 
@@ -83,7 +86,8 @@ def write_seg(
 ) -> None:
     """Write class indices as binary segments, one for each class but the background.
 
-    Patient, study and frame of reference are those of the series, as DICOM wants it.
+    Study, frame of reference and images that it refers to are those of the series. Who the patient is stays behind:
+    what DICOM asks for is there, and empty.
     """
     hd = load_highdicom()
     # highdicom's axes are (slice, row, column) in LPS; ours are (column, row, slice) in RAS. Its warnings find fault
@@ -115,6 +119,10 @@ def write_seg(
         raise DataError(
             f"Expected a series that a DICOM SEG can refer to, but got: {' '.join(str(error).split())} Write NIfTI."
         ) from error
+    for element in list(seg.group_dataset(_PATIENT)):
+        del seg[element.tag]
+    for name in _IDENTIFYING:
+        setattr(seg, name, "")
     with beside(path) as temporary:
         seg.save_as(temporary)
 

@@ -50,8 +50,9 @@ def find_device(name: torch.device | str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].partition(". ")[0]  # torch lists all devices that there are anywhere
         raise ConfigError(
-            f"Expected a device that torch can use, but got {str(name)!r} ({str(error).splitlines()[0]}). "
+            f"Expected a device that torch can use, but got {str(name)!r} ({reason.rstrip('.')}). "
             "Use auto, cpu, cuda, cuda:1 or mps."
         ) from error
     return device
