@@ -393,6 +393,15 @@ def test_wrappers_of_data_parallel_are_looked_through():
     assert len(tap.pop()) == len(images())
 
 
+@pytest.mark.parametrize("attribute", ["_orig_mod", "_original_module"])  # torch.compile's, Fabric's
+def test_a_wrapper_is_looked_through(attribute):
+    wrapper, model = nn.Module(), Network()
+    setattr(wrapper, attribute, nn.DataParallel(model))
+    tap = adawac.EncoderTap(wrapper, "encoder")
+    model(images())
+    assert tap.pop().shape == (4, 4, 8, 8)
+
+
 def test_a_grid_that_does_not_fit_is_named():
     model = nn.Sequential(nn.Linear(3, 3))
     tap = adawac.EncoderTap(model, "0", grid=(4, 4))
@@ -569,6 +578,15 @@ def test_coefficients_are_numbers():
     with pytest.raises(UnknownNameError, match=r"several with their coefficients"):
         adawac.EncoderTap(Network(), {"encoder": "1.0"})
     assert adawac.EncoderTap(Network(), {"encoder": 2}).coefficients == {"encoder": 2}
+
+
+def test_tokens_lie_on_the_grid_row_by_row():
+    maps = torch.randn(3, 5, 2, 4)
+    tokens = torch.cat([torch.zeros(3, 1, 5), maps.flatten(2).transpose(1, 2)], dim=1)  # a class token comes first
+    model = nn.Sequential(nn.Identity())
+    tap = adawac.EncoderTap(model, "0", grid=(2, 4))
+    model(tokens.requires_grad_())
+    torch.testing.assert_close(tap.pop(), maps, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("grid", [14, "44", (), (0, 4), (4.0, 4.0)])
