@@ -578,6 +578,7 @@ def test_coefficients_are_numbers():
     with pytest.raises(UnknownNameError, match=r"several with their coefficients"):
         adawac.EncoderTap(Network(), {"encoder": "1.0"})
     assert adawac.EncoderTap(Network(), {"encoder": 2}).coefficients == {"encoder": 2}
+    assert adawac.EncoderTap(Network(), "encoder").coefficients == {"encoder": 1}
 
 
 def test_tokens_lie_on_the_grid_row_by_row():

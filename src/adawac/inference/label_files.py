@@ -26,8 +26,9 @@ _CLASSES = {
     "PT": "1.2.840.10008.5.1.4.1.1.128",
 }
 _PATIENT = 0x0010  # the group of what DICOM knows of a patient
-_IDENTIFYING = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "AccessionNumber")
-_IDENTIFYING += ("ReferringPhysicianName", "StudyID")  # what a file must have, and may leave empty
+# What a file must have, and may leave empty.
+_IDENTIFYING = ["PatientName", "PatientID", "PatientBirthDate", "PatientSex", "AccessionNumber", "StudyID"]
+_IDENTIFYING += ["ReferringPhysicianName"]
 _PART = 1 << 24  # voxels that are counted at a time: counting casts to 64 bits
 
 
