@@ -306,7 +306,8 @@ def classes_of(texts: tuple[str, ...] | None) -> dict[str, tuple[int, ...]] | No
             numbers = ()
         if not name or not numbers:
             raise ConfigError(
-                f"Expected a class with its label values, but got {text!r}. Write it like liver=1, or vessel=2,3."
+                f"Expected a class with its label values, but got {text!r}. Write it like liver=1, vessel=2,3, or, "
+                "where masks have colours, crack=#ff0000."
             )
         if name in classes:
             raise ConfigError(f"Expected each class once, but got {name!r} twice. Write it like {name}=1,2.")

@@ -36,7 +36,7 @@ from adawac.data.sources.source import (
     read_labelled_slices,
     read_rows,
 )
-from adawac.errors import ConfigError, DataError
+from adawac.errors import ConfigError, DataError, LayoutError
 
 #: What a made-up name must not contain.
 NAME_PATTERN = re.compile(r"[^\w.-]+")
@@ -126,7 +126,7 @@ def nifti(
         patterns, label_place = [images] if isinstance(images, str) else list(images), repr(labels)
         matches, every_label = match_patterns(root, patterns, labels)
         if all(is_picture(path) for _, files, _ in matches for path in files):
-            raise DataError(f"Expected NIfTI files, but {matches[0][1][0]} is a picture. Use the source pictures.")
+            raise LayoutError(f"Expected NIfTI files, but {matches[0][1][0]} is a picture. Use the source pictures.")
         pairs = [(case, "", image, label) for case, image, label in matches]
     elif (root / "dataset.json").is_file() or (root / "imagesTr").is_dir():
         description = read_description(root / "dataset.json") if (root / "dataset.json").is_file() else {}
@@ -221,7 +221,7 @@ def _match_two_folders(root: Path) -> tuple[list[_Pair], Path]:
                 for case, paths in image_of.items()
             ]
             return pairs, labels
-    raise DataError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the patterns.")
+    raise LayoutError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the patterns.")
 
 
 def _name_of_case(path: Path) -> str:
