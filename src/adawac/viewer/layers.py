@@ -17,6 +17,7 @@ from adawac.data.sources.file_search import is_nifti
 from adawac.data.sources.picture_files import is_picture, open_picture, picture_stem
 from adawac.data.sources.pictures import mask_values, open_mask
 from adawac.data.sources.scan_files import check_same_grid, load_nifti
+from adawac.data.sources.source import COLOUR
 from adawac.errors import DataError, MissingFileError
 from adawac.viewer.server import Resource
 
@@ -219,12 +220,13 @@ def read_label_layer(path: Path, scan: ImageLayer) -> LabelLayer:
 
 
 def _load_mask(path: Path, scan: ImageLayer) -> tuple[Any, Array, Affine]:
-    """Return a mask like the volume that its picture became; colours are values of 32 bits."""
+    """Return a mask like the volume that its picture became; colours but black, which is 0, are values of 32 bits."""
     mask = open_mask(path)
     pages, height, _ = mask.shape
     coloured = mask.samples == 3 and mask.is_colour
     rows = [mask_values(mask, page, 0, height, coloured)[:: scan.step, :: scan.step] for page in range(pages)]
-    return None, np.stack(rows, axis=2).swapaxes(0, 1), _AS_SHOWN
+    values = np.stack(rows, axis=2).swapaxes(0, 1)
+    return None, np.where(values == COLOUR, 0, values) if coloured else values, _AS_SHOWN
 
 
 def _values(data: Array, path: Path) -> Array:

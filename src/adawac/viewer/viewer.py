@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import adawac
+from adawac.data.sources.source import COLOUR, show_value
 from adawac.data.task import class_colour
 from adawac.errors import ConfigError
 from adawac.figures.display_names import folder_names
@@ -103,14 +104,15 @@ def _start(scan: ImageLayer, layers: Sequence[LabelLayer]) -> list[float]:
 
 
 def _classes(layers: Sequence[LabelLayer]) -> list[dict[str, Any]]:
-    """Return all classes of all layers. A value has one colour, whichever layer it is in."""
+    """Return all classes of all layers. A value has one colour, whichever layer it is in: its own, if it is one."""
     background = {layer.background for layer in layers}
     values = sorted({value for layer in layers for value in (*layer.values, *layer.names)} - background)
     return [
         {
             "value": value,
-            "name": " / ".join(dict.fromkeys(layer.names[value] for layer in layers if value in layer.names)),
-            "colour": class_colour(number),
+            "name": " / ".join(dict.fromkeys(layer.names[value] for layer in layers if value in layer.names))
+            or (show_value(value) if value >= COLOUR else ""),
+            "colour": show_value(value) if value >= COLOUR else class_colour(number),
         }
         for number, value in enumerate(values, start=1)
     ]
