@@ -540,3 +540,14 @@ def test_scores_of_older_weights_are_said_to_be_that(browser: Any, tmp_path: Pat
     assert "adawac evaluate run" in said
     assert opened.complaints == []
     opened.context.close()
+
+
+def test_an_axis_for_equal_scores_has_ticks_that_differ(browser: Any, tmp_path: Path):
+    run = example_run(tmp_path / "run", slices=4, epochs=2)
+    write_scores(run.folder, "test-strict", [replace(score, value=144.2) for score in run.scores("test-strict")])
+    write_report(run.folder, tmp_path / "report.html")
+    opened = Reader(browser, tmp_path / "report.html")
+    ticks = opened.page.locator("svg[aria-label*='95 % intervals']").first.locator("text[text-anchor=middle]")
+    texts = ticks.all_text_contents()
+    assert len(texts) == len(set(texts)) > 1
+    opened.context.close()
