@@ -128,15 +128,18 @@ def headlines(layouts: Iterable[Layout], page: Path, defaults: Layout) -> str:
             gain = _gain(dice_gains(pairs))
         elif candidates := _on_folds(layout, defaults):
             pairs = candidates[0][1]
-            gain = f"{_gain(_validated_gains(pairs, defaults))}, on validation cases"
+            gain = f"{_gain(_validated_gains(pairs, defaults))}, on [validation cases]({_link(defaults, page)})"
         share = _empty_share([pair[1] for pair in pairs])
         lines.append(f"- {_name(layout, page)}{share}: {gain}")
     return "\n".join(lines)
 
 
 def _name(layout: Layout, page: Path) -> str:
-    link = Path(os.path.relpath(layout.page, page.parent)).as_posix()
-    return f"**[{layout.title}]({link})**"
+    return f"**[{layout.title}]({_link(layout, page)})**"
+
+
+def _link(layout: Layout, page: Path) -> str:
+    return Path(os.path.relpath(layout.page, page.parent)).as_posix()
 
 
 def _gain(gains: list[float]) -> str:

@@ -589,7 +589,7 @@ class TestSeveralGrids:
         assert expectations([study], page, defaults) == f"- **[First](both.md)**: {said}"
         short = headlines([study], page, defaults)
         assert short.startswith("- **[First](both.md)**, ")
-        assert short.endswith("without a label: +30.0 (1 seed), on validation cases")
+        assert short.endswith("without a label: +30.0 (1 seed), on [validation cases](both.md)")
 
     def test_a_grid_alone_is_collected(self, trained, tmp_path, layout):
         folder, _ = trained
