@@ -98,7 +98,7 @@ def _short(title: str, lines: list[tuple[str, str, str]], rows: Rows) -> str:
 
 
 def expectations(layouts: Iterable[Layout], page: Path, defaults: Layout) -> str:
-    """Return a line for each study that says what AdaWAC adds to the baseline, as far as that has been run.
+    """Return a list for each study of what AdaWAC adds to the baseline, as far as that has been run.
 
     Args:
         layouts: The studies.
@@ -109,12 +109,13 @@ def expectations(layouts: Iterable[Layout], page: Path, defaults: Layout) -> str
     for layout in layouts:
         rows = by_row(layout.entries())
         compared = [(label, pairs_of(rows, adawac, baseline)) for label, baseline, adawac in layout.expect]
-        parts = [f"{label} {_gain(dice_gains(pairs))}" for label, pairs in compared if pairs]
-        share = _empty_share(rows.get(layout.expect[0][1]) if parts else None)
-        if not parts and (candidates := _on_folds(layout, defaults)):
-            gains = (f"{label}: {_gain(_validated_gains(pairs, defaults))}" for label, pairs in candidates)
-            parts = [f"test cases not scored yet; on validation cases {'; '.join(gains)}"]
-        lines.append(f"- {_name(layout, page)}{share}: {'; '.join(parts) or 'not run yet'}.")
+        parts = [f"    - {label}: {_gain(dice_gains(pairs))}" for label, pairs in compared if pairs]
+        share, what = _empty_share(rows.get(layout.expect[0][1]) if parts else None), ""
+        if not parts:
+            candidates = _on_folds(layout, defaults)
+            parts = [f"    - {label}: {_gain(_validated_gains(pairs, defaults))}" for label, pairs in candidates]
+            what = " test cases not scored yet; on validation cases" if parts else " not run yet"
+        lines += [f"- {_name(layout, page)}{share}:{what}", *parts]
     return "\n".join(lines)
 
 

@@ -584,7 +584,7 @@ class TestSeveralGrids:
         monkeypatch.setattr("studies.page._ON_FOLDS", ("ada", "endless"))
         defaults = replace(layout, matrices={"candidates": replace(layout.matrices["all"], validations=2)})
         study = replace(layout, name="first", title="First", grids={}, expect=[("small", "base", "ada")])
-        said = "test cases not scored yet; on validation cases AdaWAC: +30.0 (1 seed)."
+        said = "test cases not scored yet; on validation cases\n    - AdaWAC: +30.0 (1 seed)"
         page = study.page.parent / "index.md"
         assert expectations([study], page, defaults) == f"- **[First](both.md)**: {said}"
         short = headlines([study], page, defaults)
@@ -602,16 +602,16 @@ def test_the_overview_says_what_was_run_and_what_was_not(layout, tmp_path):
     expect = [("small", "base", "ada"), ("never run", "endless", "ada"), ("half", "half", "ada")]
     layout = replace(layout, page=tmp_path / "pages" / "phantoms.md", expect=expect)
     page, defaults = tmp_path / "index.md", read_layout(FOLDER / "defaults")
-    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: not run yet."
+    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: not run yet"
     entries = [entry("base", 1, 0.7, (1, 1)), entry("ada", 1, 0.8, (1, 1)), entry("ada", 2, 0.1, (1, 1))]
     Path(only_grid(layout).results).write_text(json.dumps({"runs": entries}))
     share = "3 % of the training slices without a label"
-    assert (
-        expectations([layout], page, defaults) == f"- **[Phantoms](pages/phantoms.md)**, {share}: small +10.0 (1 seed)."
-    )
-    part = [entry("half", 1, 0.7, (1, 1)), entry("ada", 1, 0.8, (1, 1))]  # not the row of all samples
-    Path(only_grid(layout).results).write_text(json.dumps({"runs": part}))
-    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: half +10.0 (1 seed)."
+    line, part = expectations([layout], page, defaults).split("\n")
+    assert line == f"- **[Phantoms](pages/phantoms.md)**, {share}:"
+    assert part == "    - small: +10.0 (1 seed)"
+    half = [entry("half", 1, 0.7, (1, 1)), entry("ada", 1, 0.8, (1, 1))]  # not the row of all samples
+    Path(only_grid(layout).results).write_text(json.dumps({"runs": half}))
+    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**:\n    - half: +10.0 (1 seed)"
     assert headlines([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: not run yet"
 
 
