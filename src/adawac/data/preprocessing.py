@@ -425,7 +425,7 @@ def unnamed_ct(preprocessing: Preprocessing, lowest: float) -> str:
     if preprocessing.clip_quantile is None or lowest > _AIR:
         return ""
     return (
-        f"Intensities begin at {lowest:g}, as those of CT in Hounsfield units do, but nothing says that the scans are "
-        "CT, so they are clipped at a quantile. If they are CT, prepare them with --window -125 275, the paper's, or "
-        "another range."
+        f"Intensities begin at {lowest:g}, as in CT (Hounsfield units), but the data does not say that the scans are "
+        "CT, so they are clipped at a quantile. If they are CT, prepare them with --modality CT, which clips to "
+        "[-125, 275], or with another --window."
     )
