@@ -291,7 +291,7 @@ class RunRecorder:
 
     def rewind(self, epoch: int) -> None:
         """Drop what was written after `epoch`, and go on from there. Every rank calls it."""
-        _on_first_rank(lambda: cast(RunWriter, self.writer).rewind(epoch))
+        _on_first_rank(lambda: cast("RunWriter", self.writer).rewind(epoch))
         self.done = epoch
 
     @property
