@@ -16,22 +16,26 @@ import numpy as np
 from adawac.data.cases import sample_id
 from adawac.data.parallel import check_engine, run_jobs, share_of
 from adawac.data.preprocessing import PreparedGrid, Preprocessing
-from adawac.data.sources.label_maps import PICTURES, LabelMap, label_map_stem, put_on_one_grid, read_label_map
+from adawac.data.sources.label_maps import (
+    LABELS,
+    PICTURES,
+    LabelMap,
+    LabelScheme,
+    Matches,
+    find_label_maps,
+    find_scheme,
+    label_map_stem,
+    match_cases,
+    put_on_one_grid,
+    read_label_map,
+    some,
+)
 from adawac.data.sources.nifti import patient_of, read_groups
 from adawac.data.sources.scan_files import label_values
 from adawac.data.sources.source import as_classes
 from adawac.errors import AdawacError, ConfigError, DataError, MissingFileError
 from adawac.evaluation.case_scores import CaseResult, DistanceUnit, Maps, Rules, score_maps
 from adawac.evaluation.evaluation_record import Evaluation, PredictionFolder, ScoredCase, assemble
-from adawac.evaluation.label_folders import (
-    LABELS,
-    LabelScheme,
-    Matches,
-    find_label_maps,
-    find_scheme,
-    match_cases,
-    some,
-)
 from adawac.evaluation.plan import IN_VOXELS, checked_metrics
 from adawac.evaluation.scorers import default_workers
 from adawac.files import explained, write_text

@@ -23,8 +23,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from adawac.inference.label_files import keep_largest_components
-    from adawac.inference.model_export import Exported, export_model, save_model
-    from adawac.inference.onnx import export_onnx
+    from adawac.inference.model_export import Exported, export_model, export_onnx, save_model
     from adawac.inference.prediction import Prediction, predict
     from adawac.inference.predictor import Ensemble, Predictor
     from adawac.inference.scan_search import Scan, find_cases, find_scans
@@ -41,7 +40,7 @@ __getattr__, __dir__ = lazy_names(
         "Scan": "scan_search:Scan",
         "Trained": "trained_network:Trained",
         "export_model": "model_export:export_model",
-        "export_onnx": "onnx:export_onnx",
+        "export_onnx": "model_export:export_onnx",
         "find_cases": "scan_search:find_cases",
         "find_scans": "scan_search:find_scans",
         "keep_largest_components": "label_files:keep_largest_components",
