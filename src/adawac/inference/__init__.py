@@ -24,9 +24,10 @@ __all__ = [
 if TYPE_CHECKING:
     from adawac.inference.label_files import keep_largest_components
     from adawac.inference.model_export import Exported, export_model, export_onnx, save_model
-    from adawac.inference.prediction import Prediction, predict
+    from adawac.inference.prediction import predict
     from adawac.inference.predictor import Ensemble, Predictor
     from adawac.inference.scan_search import Scan, find_cases, find_scans
+    from adawac.inference.scan_segmentation import Prediction
     from adawac.inference.trained import load_trained
 from adawac.inference.trained_network import Trained
 
@@ -35,7 +36,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "Ensemble": "predictor:Ensemble",
         "Exported": "model_export:Exported",
-        "Prediction": "prediction:Prediction",
+        "Prediction": "scan_segmentation:Prediction",
         "Predictor": "predictor:Predictor",
         "Scan": "scan_search:Scan",
         "Trained": "trained_network:Trained",
