@@ -109,38 +109,33 @@ if TYPE_CHECKING:
     from adawac.runs.recorder import RunRecorder
     from adawac.train.engine import fit
 
-# The public names by the module that defines each, and the modules that are public themselves.
-_NAMES = {
-    "algorithm": "AdaWAC Criterion SampleWeights Step Weighting",
-    "features": "EncoderTap",
-    "methods": "METHODS build_method",
-    "objective": "Objective PRESETS",
-    "config": "ViewConfig",
-    "data.views": "PairDataset",
-    "runs.reader": "Run",
-    "runs.recorder": "RunRecorder",
-    "data.store": "Store",
-    "data.diagnosis": "diagnose",
-    "evaluation.calibration": "calibrate",
-    "evaluation.evaluator": "evaluate",
-    "evaluation.folder_scores": "score",
-    "inference.model_export": "export_model",
-    "train.engine": "fit",
-    "inference.prediction": "predict",
-    "inference.trained": "load_trained",
-    "data.preparation": "prepare",
-    "report.page": "write_report",
-    "reproduction.crossvalidation": "crossval",
-}
-_MODULES = (
-    "algorithm checks config data errors evaluation features figures inference losses methods metrics "
-    "models objective registry report reproduction runs theory train viewer"
-)
-_FORMER = {"export": "inference", "prediction": "inference", "trained": "inference.trained"}
-
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: f"{module}:{name}" for module, names in _NAMES.items() for name in names.split()}
-    | {module: module for module in _MODULES.split()}
-    | _FORMER,
+    {
+        "algorithm": "AdaWAC Criterion SampleWeights Step Weighting",
+        "features": "EncoderTap",
+        "methods": "METHODS build_method",
+        "objective": "Objective PRESETS",
+        "config": "ViewConfig",
+        "data.views": "PairDataset",
+        "runs.reader": "Run",
+        "runs.recorder": "RunRecorder",
+        "data.store": "Store",
+        "data.diagnosis": "diagnose",
+        "evaluation.calibration": "calibrate",
+        "evaluation.evaluator": "evaluate",
+        "evaluation.folder_scores": "score",
+        "inference.model_export": "export_model",
+        "train.engine": "fit",
+        "inference.prediction": "predict",
+        "inference.trained": "load_trained",
+        "data.preparation": "prepare",
+        "report.page": "write_report",
+        "reproduction.crossvalidation": "crossval",
+    },
+    modules=(
+        "algorithm checks config data errors evaluation features figures inference losses methods metrics "
+        "models objective registry report reproduction runs theory train viewer"
+    ),
+    former={"export": "inference", "prediction": "inference", "trained": "inference.trained"},
 )

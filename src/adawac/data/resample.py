@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from adawac.data.cases import Array
 from adawac.errors import ConfigError, ShapeError
 from adawac.kernels import pixels
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from adawac.data.views import ViewDraws
 
 Interpolation = Literal["nearest", "bilinear", "cubic"]
-Array = npt.NDArray[Any]
 Taps = list[tuple[Tensor, Tensor | None]]  # along one axis: (where a neighbour is, its weight or None for 1)
 _CACHED_PIXELS = 1 << 15
 """How many output pixels are read at once on the CPU, where images are that small."""

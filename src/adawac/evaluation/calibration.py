@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from adawac.data.cases import IGNORED
+from adawac.data.cases import IGNORED, Array
 from adawac.errors import DataError, RunError
 from adawac.evaluation.plan import Plan, plan_run
 from adawac.files import explained
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Logits = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from adawac.data.cases import IGNORED, leave_out_ignored
+from adawac.data.cases import IGNORED, Array, leave_out_ignored
 from adawac.errors import DataError, RunError, reading
 from adawac.evaluation.calibration import DrawnPixels, predict_blocks
 from adawac.evaluation.plan import Plan, plan_run
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 TABLE = "samples.csv"

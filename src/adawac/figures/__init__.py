@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "FIGURES": "catalogue:FIGURES",
-        "Picture": "picture:Picture",
-        "Style": "style:Style",
-        "compose": "catalogue:compose",
-        "draw": "catalogue:draw",
+        "catalogue": "FIGURES compose draw",
+        "picture": "Picture",
+        "style": "Style",
     },
 )

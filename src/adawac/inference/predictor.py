@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from adawac.data.cases import Array
 from adawac.data.resample import Ragged, cubic_zoom, nearest_zoom, warp
 from adawac.data.tiles import Tiling
 from adawac.errors import ConfigError, RunError
@@ -28,7 +29,6 @@ from adawac.inference.trained_network import Resize, Trained
 
 log = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Shares = npt.NDArray[np.uint16]
 Precision = Literal["fp32", "bf16"]
 PixelLogits = Callable[[Array], npt.NDArray[np.float32]]

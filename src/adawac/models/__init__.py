@@ -25,14 +25,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "LoadReport": "pretrained:LoadReport",
-        "MODELS": "networks:MODELS",
-        "ModelInfo": "networks:ModelInfo",
-        "TransUNet": "transunet:TransUNet",
-        "WeightsError": "weight_files:WeightsError",
-        "build": "networks:build",
-        "list_models": "networks:list_models",
-        "load_weights": "pretrained:load_weights",
-        "to_transunet": "pretrained:to_transunet",
+        "networks": "MODELS ModelInfo build list_models",
+        "pretrained": "LoadReport load_weights to_transunet",
+        "transunet": "TransUNet",
+        "weight_files": "WeightsError",
     },
 )

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from adawac.data.cases import Array
 from adawac.errors import RunError, check_known, reading
 from adawac.files import beside
 from adawac.runs.layout import CALIBRATION, gallery_path, read_json, scores_path, write_json
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
