@@ -161,7 +161,7 @@ def test_what_is_not_torchs_is_not_written(tmp_path, run, monkeypatch):
             path.write_bytes(b"something else")
 
     monkeypatch.setattr(model_export.torch.onnx, "export", lambda *_, **__: Program())
-    monkeypatch.setattr(onnx, "_differences", lambda *_: iter([1e-6, 2e-4]))
+    monkeypatch.setattr(model_export, "_differences", lambda *_: iter([1e-6, 2e-4]))
     with pytest.raises(RunError, match=r"torch's logits within 0\.0001, but they differ by 0\.0002"):
         export_model(run, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

@@ -21,7 +21,7 @@ from adawac.data.cases import IGNORED, Array, leave_out_ignored
 from adawac.errors import DataError, RunError, reading
 from adawac.evaluation.calibration import DrawnPixels, predict_blocks
 from adawac.evaluation.plan import Plan, plan_run
-from adawac.files import beside
+from adawac.files import beside, write_csv
 from adawac.runs import Run
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def predict_out_of_fold(run: Run, folder: Path) -> None:
         pixels.calibrate()
     except DataError as error:
         log.warning("The probabilities of %s are not calibrated. %s", run.folder, error)
-    _write_losses(folder / TABLE, losses)
+    write_csv(folder / TABLE, [field.name for field in fields(SampleLoss)], map(asdict, losses))
 
 
 def plan_fold(run: Run, convention: str = "strict") -> Plan:
@@ -131,13 +131,6 @@ def read_losses(folder: Path) -> list[SampleLoss]:
             {**row, "ell_ce": float(row["ell_ce"]), "ell_dice": float(row["ell_dice"])} for row in rows
         )
         return [SampleLoss(**row) for row in numbers]
-
-
-def _write_losses(path: Path, losses: Iterable[SampleLoss]) -> None:
-    with beside(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(SampleLoss)])
-        writer.writeheader()
-        writer.writerows(asdict(loss) for loss in losses)
 
 
 def _predict_case(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import adawac
+from adawac.config.values import flatten
 from adawac.data.cases import is_label_dense, is_label_sparse
 from adawac.data.task import class_colour
 from adawac.errors import AdawacError, RunError
@@ -149,8 +150,8 @@ def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, unreadable
         "suspects_remark": findings.remark,
         "curves": curves,
         "calibration": _calibration(run, unreadable),
-        "settings": [[path, _text(value)] for path, value in _flatten(run.settings)],
-        "environment": [[[path, _text(value)] for path, value in _flatten(start)] for start in run.environments],
+        "settings": [[path, _text(value)] for path, value in flatten(run.settings)],
+        "environment": [[[path, _text(value)] for path, value in flatten(start)] for start in run.environments],
         "commands": _commands(run),
         "missing": _missing(run, unreadable),
         "outdated": [f"{part} is {why}" for part, why in run.outdated.items()],
@@ -324,15 +325,6 @@ def _missing(run: Run, unreadable: list[str]) -> list[dict[str, Any]]:
     ]
     run.warn_of_damage(*run.damaged)
     return missing + [{"part": "a result", "why": _text(why), "remedy": "", "normal": False} for why in unreadable]
-
-
-def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting as its path and its value."""
-    if isinstance(value, Mapping) and value:
-        for key, entry in value.items():
-            yield from _flatten(entry, f"{path}.{key}" if path else str(key))
-    elif path:
-        yield path, value
 
 
 def _text(value: Any) -> str:

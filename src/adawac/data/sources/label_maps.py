@@ -303,7 +303,9 @@ def find_label_maps(folder: Path) -> dict[str, list[Path]]:
         raise MissingFileError(f"Expected a folder of label maps, but {folder} {what}. Give the folder.")
     paths = [path for path in files_below(folder) if is_label_map(path)]
     direct = [path for path in paths if path.parent == folder]
-    if not direct and (better := _label_folders(folder)):
+    if not direct and (
+        better := sorted(path for path in folder.iterdir() if path.is_dir() and path.name.lower() in LABELS)
+    ):
         raise ConfigError(f"Expected a folder of label maps, but {folder} is a data set. Give {better[0]}.")
     paths = _without_companions(direct or paths)
     if not paths:
@@ -315,11 +317,6 @@ def find_label_maps(folder: Path) -> dict[str, list[Path]]:
     for name, path in zip(_case_names(folder, paths), paths, strict=True):
         cases.setdefault(name, []).append(path)
     return cases
-
-
-def _label_folders(folder: Path) -> list[Path]:
-    """Return the folders of label maps in a data set's folder."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name.lower() in LABELS)
 
 
 def _without_companions(paths: Sequence[Path]) -> list[Path]:
