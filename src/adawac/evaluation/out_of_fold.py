@@ -9,7 +9,7 @@ annotated, both are 255: there is no label to doubt.
 import csv
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,17 +96,7 @@ def predict_out_of_fold(run: Run, folder: Path) -> None:
 
 def plan_fold(run: Run, convention: str = "strict") -> Plan:
     """Return what is to be predicted and scored: the cases that a run was to be validated on."""
-    return plan_run(
-        run,
-        stores={},
-        data=None,
-        part="val",
-        checkpoint=None,
-        convention=convention,
-        spacing=None,
-        tolerance=1.0,
-        tta=False,
-    )
+    return plan_run(run, part="val", convention=convention)
 
 
 def read_doubts(folder: Path, case: str) -> Doubts:
@@ -126,11 +116,8 @@ def read_losses(folder: Path) -> list[SampleLoss]:
         reading(lambda reason: RunError(f"Expected losses in {path}, but got: {reason}. Predict it again.")),
         path.open(newline="", encoding="utf-8") as file,
     ):
-        rows = list(csv.DictReader(file))
-        numbers: Iterable[Mapping[str, Any]] = (
-            {**row, "ell_ce": float(row["ell_ce"]), "ell_dice": float(row["ell_dice"])} for row in rows
-        )
-        return [SampleLoss(**row) for row in numbers]
+        rows: Iterator[dict[str, Any]] = csv.DictReader(file)
+        return [SampleLoss(**row | {name: float(row[name]) for name in ("ell_ce", "ell_dice")}) for row in rows]
 
 
 def _predict_case(
@@ -139,7 +126,7 @@ def _predict_case(
     """Return a case's maps and its samples' losses, and draw its pixels."""
     parts: list[Doubts] = []
     losses: list[tuple[float, float]] = []
-    for truth, (prediction, shares, logits) in predict_blocks(plan, predictor, case, probabilities=True, logits=True):
+    for truth, (prediction, shares, logits) in predict_blocks(plan, predictor, case, probabilities=True):
         assert shares is not None  # they were asked for
         pixels.add(truth, logits)
         parts.append(_doubts(prediction, shares, truth, plan.store.num_classes))

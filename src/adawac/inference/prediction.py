@@ -3,7 +3,6 @@
 import logging
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +17,7 @@ from adawac.inference.predictor import Precision, Predictor, find_device
 from adawac.inference.scan_search import Scan, find_cases, find_scans
 from adawac.inference.scan_segmentation import (
     Format,
-    Options,
     Prediction,
-    Request,
     Segmenter,
     SliceProgress,
     files_of,
@@ -136,7 +133,8 @@ def predict(
     extras = [name for name, is_wanted in wanted.items() if is_wanted]
     format = _checked_format(to_do, format, first.task.of_pictures, extras)
     _check_folder(out, [files_of(out, scan, format, extras) for scan in to_do], to_do)
-    request = Request(
+    segmenter = Segmenter(
+        loaded=members,
         sources=[source.folder if isinstance(source, Run) else source for source in sources],
         checkpoint=checkpoint,
         trust_code=trust_code,
@@ -152,14 +150,14 @@ def predict(
         largest_component=largest_component,
         overwrite=overwrite,
         resume=resume or on_ray,  # there a scan whose machine is lost is done again
+        watch=watch,
     )
-    options = Options.of(replace(request, device=str(here)), members)
     outcomes: dict[str, Prediction] = {}
     if on_ray and not (resume or overwrite):
-        found = ((scan, options.existing(scan)) for scan in to_do[part])
+        found = ((scan, segmenter.existing(scan)) for scan in to_do[part])
         outcomes = {scan.name: Prediction(scan=scan, error=refusal(path)) for scan, path in found if path}
     jobs = run_jobs(
-        Segmenter(request, options, watch),
+        segmenter,
         [scan for scan in to_do[part] if scan.name not in outcomes],
         title="Segmenting",
         workers=1 if alone else workers,
@@ -175,19 +173,19 @@ def predict(
         elif prediction.doubt and not prediction.kept:
             log.warning("%s: %s", scan.path, prediction.doubt)
     if uncertainty:
-        _write_review(options, to_do)
+        _write_review(segmenter, to_do)
     return [outcomes[scan.name] for scan in to_do[part]]
 
 
-def _write_review(options: Options, scans: Sequence[Scan]) -> None:
+def _write_review(segmenter: Segmenter, scans: Sequence[Scan]) -> None:
     """Write the list of scans to review: of all that were meant, whoever segmented them."""
     listed = -1
     while True:  # another shard may have ended, with fewer scans on its list than there are now
-        kept = [kept_prediction(options, scan) for scan in scans]
+        kept = [kept_prediction(segmenter, scan) for scan in scans]
         known = {entry.scan.name: entry.uncertainty for entry in kept if entry and entry.uncertainty}
         if len(known) == listed:
             return
-        write_review(options.request.out, known)
+        write_review(segmenter.out, known)
         listed = len(known)
 
 

@@ -5,8 +5,8 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -72,19 +72,22 @@ class Prediction:
     kept: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is done with each scan, as another process needs it, which loads the networks itself.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Segmenter:
+    """Segments scans, in this process or in others, which load the networks themselves with their first scan.
 
     Attributes:
-        sources: The networks.
+        loaded: The networks, where they are loaded already.
+        sources: Where they come from.
         device: Where they go; `auto` is what the machine has.
-        threads: Of torch; None leaves that to torch.
+        threads: Of torch in other processes; None leaves that to torch.
         weights: A digest of each network's weights.
         shared: Further options of `Predictor`.
         resume: Keep what was finished before.
+        watch: Is told how far a scan is; not in other processes.
     """
 
+    loaded: Sequence[Trained] | None
     sources: Sequence[Path | str]
     checkpoint: str | None
     trust_code: bool
@@ -100,70 +103,63 @@ class Request:
     largest_component: bool
     overwrite: bool
     resume: bool
+    watch: SliceProgress | None
 
-    def load(self) -> list[Trained]:
-        """Return the networks, on their device."""
+    def __getstate__(self) -> dict[str, Any]:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**given, "loaded": None, "watch": None}
+
+    def __call__(self, scan: Scan) -> Prediction:
+        """Return what became of a scan, whatever goes wrong with it."""
+        _ = self.predictor  # what is wrong with the networks is no fault of the scan
+        try:
+            return _predict(self, scan, self.watch or (lambda scan, done, slices: None))
+        except Exception as error:  # whatever it is, the scans after this one are still done
+            log.debug("segmenting %s", scan.path, exc_info=True)
+            return Prediction(scan=scan, error=_reason(error, self.out))
+
+    @cached_property
+    def members(self) -> Sequence[Trained]:
+        """The networks, on their device."""
+        if self.loaded is not None:
+            return self.loaded
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
         device = find_device(self.device)
         return [load_trained(source, self.checkpoint, device, self.trust_code) for source in self.sources]
 
+    @cached_property
+    def machine(self) -> dict[str, Any]:
+        """The device with the other options of `Predictor`."""
+        return {**self.shared, "device": find_device(self.device)}
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """A request with its networks on their device."""
-
-    request: Request
-    members: Sequence[Trained]
-    predictor: Predictor
-    preprocessing: Preprocessing
-    values: Sequence[int]
-    shared: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, request: Request, members: Sequence[Trained]) -> "Options":
-        """Return what a request comes to with these networks."""
-        shared = {**request.shared, "device": find_device(request.device)}
-        first = members[0]
-        values = [group[0] if request.dataset_values else k for k, group in enumerate(first.label_values)]
-        return cls(
-            request=request,
-            members=members,
-            predictor=Predictor.of(members, temperature=request.temperature, **shared),
-            preprocessing=next((member for member in members if member.orientation), first).task.scan_preprocessing,
-            values=values,
-            shared=shared,
-        )
+    @cached_property
+    def predictor(self) -> Predictor:
+        """What runs the networks."""
+        return Predictor.of(self.members, temperature=self.temperature, **self.machine)
 
     @property
     def trained(self) -> Trained:
         """The first network, which the others agree with in all but their weights."""
         return self.members[0]
 
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How scans are prepared."""
+        return next((member for member in self.members if member.orientation), self.trained).task.scan_preprocessing
+
+    @property
+    def values(self) -> list[int]:
+        """What stands for each class in a label map."""
+        return [group[0] if self.dataset_values else k for k, group in enumerate(self.trained.label_values)]
+
     def files(self, scan: Scan) -> dict[str, Path]:
         """Return where what is written for a scan goes, the label map first."""
-        return files_of(self.request.out, scan, self.request.format, self.request.extras)
+        return files_of(self.out, scan, self.format, self.extras)
 
     def existing(self, scan: Scan) -> Path | None:
         """Return a file that stands where one of a scan's would go."""
         return next((path for path in self.files(scan).values() if path.exists()), None)
-
-
-class Segmenter:
-    """Segments scans, in this process or in others, which load the networks themselves with their first scan."""
-
-    def __init__(self, request: Request, options: Options, watch: SliceProgress | None):
-        self._request, self._watch = request, watch
-        self._options: Options | None = options
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_request": self._request, "_options": None, "_watch": None}
-
-    def __call__(self, scan: Scan) -> Prediction:
-        """Return what became of a scan, whatever goes wrong with it."""
-        if self._options is None:
-            if self._request.threads is not None:
-                torch.set_num_threads(self._request.threads)
-            self._options = Options.of(self._request, self._request.load())
-        return _attempt(self._options, scan, self._watch or (lambda scan, done, slices: None))
 
 
 def weights_digest(member: Trained) -> str:
@@ -185,14 +181,6 @@ def files_of(out: Path, scan: Scan, format: Format, extras: Sequence[str]) -> di
     return {what: out / f"{scan.name}{ending}" for what, ending in endings.items()}
 
 
-def _attempt(options: Options, scan: Scan, watch: SliceProgress) -> Prediction:
-    try:
-        return _predict(options, scan, watch)
-    except Exception as error:  # whatever it is, the scans after this one are still done
-        log.debug("segmenting %s", scan.path, exc_info=True)
-        return Prediction(scan=scan, error=_reason(error, options.request.out))
-
-
 def _reason(error: Exception, out: Path) -> str:
     if isinstance(error, AdawacError):
         return str(error)
@@ -202,13 +190,13 @@ def _reason(error: Exception, out: Path) -> str:
     return f"Unexpected {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _predict(options: Options, scan: Scan, watch: SliceProgress) -> Prediction:
-    request = options.request
-    if request.resume and not request.overwrite and (kept := kept_prediction(options, scan, strict=True)):
+def _predict(segmenter: Segmenter, scan: Scan, watch: SliceProgress) -> Prediction:
+    if segmenter.resume and not segmenter.overwrite and (kept := kept_prediction(segmenter, scan, strict=True)):
         return kept
-    if not (request.resume or request.overwrite) and (existing := options.existing(scan)):
+    if not (segmenter.resume or segmenter.overwrite) and (existing := segmenter.existing(scan)):
         raise DataError(refusal(existing))
-    return (_predict_picture if request.format == "png" else _predict_scan)(options, scan, options.files(scan), watch)
+    predict = _predict_picture if segmenter.format == "png" else _predict_scan
+    return predict(segmenter, scan, segmenter.files(scan), watch)
 
 
 def refusal(existing: Path) -> str:
@@ -216,24 +204,24 @@ def refusal(existing: Path) -> str:
     return f"Expected no label map of it yet, but {existing} exists. Give `overwrite=True`, or another `out`."
 
 
-def kept_prediction(options: Options, scan: Scan, *, strict: bool = False) -> Prediction | None:
+def kept_prediction(segmenter: Segmenter, scan: Scan, *, strict: bool = False) -> Prediction | None:
     """Return what was finished of a scan, which its sidecar says, as that is written last; None where nothing was.
 
     What was made with other networks or options does not count; with `strict` it is an error.
     """
-    request, paths = options.request, options.files(scan)
+    paths = segmenter.files(scan)
     try:
         written = paths["sidecar"].stat().st_mtime_ns
         facts = json.loads(paths["sidecar"].read_text(encoding="utf-8"))
         whole = all(path.exists() for path in paths.values()) and not scan.problem
-        whole = whole and ("entropy" not in request.extras or facts.get("uncertainty") is not None)
+        whole = whole and ("entropy" not in segmenter.extras or facts.get("uncertainty") is not None)
         if not whole or any(path.stat().st_mtime_ns > written for path in scan.files):
             return None
     except (OSError, ValueError):
         return None
-    settings = json.loads(json.dumps(_settings(options)))
+    settings = json.loads(json.dumps(_settings(segmenter)))
     other = [name for name, value in settings.items() if facts.get(name) != value]
-    if (facts.get("largest_component") is not None) != request.largest_component:
+    if (facts.get("largest_component") is not None) != segmenter.largest_component:
         other.append("largest_component")
     if other:
         if strict:
@@ -244,40 +232,38 @@ def kept_prediction(options: Options, scan: Scan, *, strict: bool = False) -> Pr
         return None
     return Prediction(
         scan=scan,
-        labels=paths[request.format],
+        labels=paths[segmenter.format],
         files=tuple(paths.values()),
         doubt=facts.get("doubt") or "",
-        uncertainty=Uncertainty.from_facts(facts["uncertainty"]) if "entropy" in request.extras else None,
+        uncertainty=Uncertainty.from_facts(facts["uncertainty"]) if "entropy" in segmenter.extras else None,
         kept=True,
     )
 
 
-def _predict_picture(options: Options, scan: Scan, paths: dict[str, Path], watch: SliceProgress) -> Prediction:
+def _predict_picture(segmenter: Segmenter, scan: Scan, paths: dict[str, Path], watch: SliceProgress) -> Prediction:
     if scan.problem:
         raise DataError(scan.problem)
-    picture, classes = PictureInput(scan.path, options.trained.task), _class_rows(options)
-    labels, uncertainty = _measure_picture(options, picture, paths, partial(watch, scan))
-    removed = label_files.keep_largest_components(labels) if options.request.largest_component else 0
+    picture, classes = PictureInput(scan.path, segmenter.trained.task), _class_rows(segmenter)
+    labels, uncertainty = _measure_picture(segmenter, picture, paths, partial(watch, scan))
+    removed = label_files.keep_largest_components(labels) if segmenter.largest_component else 0
     write_mask(paths["png"], labels, classes)
-    if "overlay" in options.request.extras:
+    if "overlay" in segmenter.extras:
         write_overlay(paths["overlay"], picture, labels, classes)
-    label_files.write_sidecar(paths["sidecar"], _describe(options, scan, paths, removed, uncertainty))
+    label_files.write_sidecar(
+        paths["sidecar"], _describe(segmenter, segmenter.preprocessing, scan, paths, removed, uncertainty)
+    )
     return Prediction(scan=scan, labels=paths["png"], files=tuple(paths.values()), uncertainty=_measured(uncertainty))
 
 
 def _measure_picture(
-    options: Options, picture: PictureInput, paths: Mapping[str, Path], watch: Callable[[int, int], None]
+    segmenter: Segmenter, picture: PictureInput, paths: Mapping[str, Path], watch: Callable[[int, int], None]
 ) -> tuple[Labels, Uncertainty | None]:
     """Return the classes of a picture (pages, H, W), and how sure they are; files of both go to the disk on the way."""
-    trained, (pages, height, width) = options.trained, picture.shape
-    meter = (
-        UncertaintyMeter((pages * height, 1, width), trained.num_classes)
-        if "entropy" in options.request.extras
-        else None
-    )
+    trained, (pages, height, width) = segmenter.trained, picture.shape
+    meter = UncertaintyMeter((pages * height, 1, width), trained.num_classes) if "entropy" in segmenter.extras else None
     with ExitStack() as stack:
         measures: list[BandWatch] = []
-        if "probabilities" in options.request.extras:
+        if "probabilities" in segmenter.extras:
             writer = probability_pages(paths["probabilities"], picture.shape, trained.num_classes)
             measures.append(stack.enter_context(writer))
         if meter is not None:
@@ -287,13 +273,13 @@ def _measure_picture(
             for add in measures:
                 add(start, band, shares)
 
-        labels = segment(options.predictor, picture, watch, measure if measures else None)
+        labels = segment(segmenter.predictor, picture, watch, measure if measures else None)
     if meter is None:
         return labels, None
     rows = labels.reshape(pages * height, 1, width)
     votes = None
-    if len(options.members) > 1:
-        votes = count_votes(options.members, partial(band_rows, picture=picture), rows, options.shared)
+    if len(segmenter.members) > 1:
+        votes = count_votes(segmenter.members, partial(band_rows, picture=picture), rows, segmenter.machine)
     uncertainty = meter.result(rows, trained.class_names, votes)
     for name, shares in (("entropy", uncertainty.entropy), ("disagreement", uncertainty.votes)):
         if shares is not None:
@@ -301,38 +287,40 @@ def _measure_picture(
     return labels, uncertainty
 
 
-def _predict_scan(options: Options, scan: Scan, paths: dict[str, Path], watch: SliceProgress) -> Prediction:
-    trained = options.trained
+def _predict_scan(segmenter: Segmenter, scan: Scan, paths: dict[str, Path], watch: SliceProgress) -> Prediction:
+    trained = segmenter.trained
     volume = open_scan(scan, trained.channels)
-    sources = label_files.read_seg_sources(volume) if options.request.format == "seg" else []
-    if fixed := volume.orientation is None and options.preprocessing != trained.preprocessing:
-        options = replace(options, preprocessing=trained.preprocessing)
+    sources = label_files.read_seg_sources(volume) if segmenter.format == "seg" else []
+    preprocessing = segmenter.preprocessing
+    if fixed := volume.orientation is None and preprocessing != trained.preprocessing:
+        preprocessing = trained.preprocessing
+    native = partial(_native, preprocessing, volume)
     known = [value for values in trained.label_values for value in values]
-    classes = _class_rows(options)
-    with tempfile.TemporaryFile(dir=options.request.out) as scratch:
-        with Spool(volume, options.request.out, known) as spool:
-            prepared = PreparedScan(spool, options.preprocessing)
-            doubt = " ".join(_doubts(options.members, spool, fixed))
-            meter = _scan_meter(prepared, len(classes)) if "entropy" in options.request.extras else None
-            labels = _segment(options, prepared, scratch, meter, lambda done: watch(scan, done, prepared.slices))
-            uncertainty = None if meter is None else _measure(options, prepared, labels, meter)
-        if "probabilities" in options.request.extras:
+    classes = _class_rows(segmenter)
+    with tempfile.TemporaryFile(dir=segmenter.out) as scratch:
+        with Spool(volume, segmenter.out, known) as spool:
+            prepared = PreparedScan(spool, preprocessing)
+            doubt = " ".join(_doubts(segmenter.members, spool, fixed))
+            meter = _scan_meter(prepared, len(classes)) if "entropy" in segmenter.extras else None
+            labels = _segment(segmenter, prepared, scratch, meter, lambda done: watch(scan, done, prepared.slices))
+            uncertainty = None if meter is None else _measure(segmenter, prepared, labels, meter)
+        if "probabilities" in segmenter.extras:
             shape = (prepared.slices, len(classes), *prepared.plane)
-            label_files.write_probabilities(
-                paths["probabilities"], _by_class(options, scratch, shape, volume), volume, classes
-            )
+            label_files.write_probabilities(paths["probabilities"], _by_class(scratch, shape, native), volume, classes)
     if uncertainty is not None:
-        _write_uncertainty(options, uncertainty, paths, volume)
-    labels = _native(options, labels, volume)
-    removed = label_files.keep_largest_components(labels) if options.request.largest_component else 0
-    if options.request.format == "seg":
+        _write_uncertainty(uncertainty, paths, volume, native)
+    labels = native(labels)
+    removed = label_files.keep_largest_components(labels) if segmenter.largest_component else 0
+    if segmenter.format == "seg":
         label_files.write_seg(paths["seg"], labels, volume, sources, trained.class_names)
     else:
-        label_files.write_labels(paths["nifti"], _with_values(labels, options.values), volume, classes)
-    label_files.write_sidecar(paths["sidecar"], _describe(options, scan, paths, removed, uncertainty, doubt))
+        label_files.write_labels(paths["nifti"], _with_values(labels, segmenter.values), volume, classes)
+    label_files.write_sidecar(
+        paths["sidecar"], _describe(segmenter, preprocessing, scan, paths, removed, uncertainty, doubt)
+    )
     return Prediction(
         scan=scan,
-        labels=paths[options.request.format],
+        labels=paths[segmenter.format],
         files=tuple(paths.values()),
         doubt=doubt,
         uncertainty=_measured(uncertainty),
@@ -344,10 +332,10 @@ def _measured(uncertainty: Uncertainty | None) -> Uncertainty | None:
     return None if uncertainty is None else replace(uncertainty, entropy=None, votes=None)
 
 
-def _measure(options: Options, prepared: PreparedScan, labels: Labels, meter: UncertaintyMeter) -> Uncertainty:
-    several = len(options.members) > 1
-    votes = count_votes(options.members, partial(_blocks, prepared), labels, options.shared) if several else None
-    return meter.result(labels, options.trained.class_names, votes)
+def _measure(segmenter: Segmenter, prepared: PreparedScan, labels: Labels, meter: UncertaintyMeter) -> Uncertainty:
+    several = len(segmenter.members) > 1
+    votes = count_votes(segmenter.members, partial(_blocks, prepared), labels, segmenter.machine) if several else None
+    return meter.result(labels, segmenter.trained.class_names, votes)
 
 
 def _scan_meter(prepared: PreparedScan, num_classes: int) -> UncertaintyMeter:
@@ -360,10 +348,12 @@ def _blocks(prepared: PreparedScan, predictor: Predictor) -> Iterator[Labels]:
     return predictor.predict(prepared.read(*ends) for ends in prepared.blocks())
 
 
-def _write_uncertainty(options: Options, uncertainty: Uncertainty, paths: Mapping[str, Path], volume: Volume) -> None:
+def _write_uncertainty(
+    uncertainty: Uncertainty, paths: Mapping[str, Path], volume: Volume, native: Callable[..., npt.NDArray[Any]]
+) -> None:
     for name, shares in (("entropy", uncertainty.entropy), ("disagreement", uncertainty.votes)):
         if shares is not None:
-            label_files.write_shares(paths[name], _native(options, shares, volume), volume, name)
+            label_files.write_shares(paths[name], native(shares), volume, name)
 
 
 def _doubts(members: Sequence[Trained], spool: Spool, fixed: bool) -> Iterator[str]:
@@ -390,22 +380,22 @@ def _doubts(members: Sequence[Trained], spool: Spool, fixed: bool) -> Iterator[s
 
 
 def _segment(
-    options: Options,
+    segmenter: Segmenter,
     prepared: PreparedScan,
     scratch: IO[bytes],
     meter: UncertaintyMeter | None,
     watch: Callable[[int], None],
 ) -> Labels:
     """Return the classes of all prepared slices, (S, H, W); probabilities go to the disk on the way."""
-    trained = options.trained
+    trained = segmenter.trained
     labels = np.zeros((prepared.slices, *prepared.plane), np.min_scalar_type(len(trained.class_names) - 1))
     watch(0)
     slices = (prepared.read(start, stop) for start, stop in prepared.blocks())
     start = 0
-    wanted = "probabilities" in options.request.extras or meter is not None
-    for block, shares, _ in options.predictor.run(slices, probabilities=wanted):
+    wanted = "probabilities" in segmenter.extras or meter is not None
+    for block, shares, _ in segmenter.predictor.run(slices, probabilities=wanted):
         labels[start : start + len(block)] = block
-        if shares is not None and "probabilities" in options.request.extras:
+        if shares is not None and "probabilities" in segmenter.extras:
             scratch.write(shares.data)
         if shares is not None and meter is not None:
             meter.add(start, block, shares)
@@ -415,21 +405,20 @@ def _segment(
     return labels
 
 
-def _native(options: Options, samples: npt.NDArray[Any], volume: Volume) -> npt.NDArray[Any]:
+def _native(preprocessing: Preprocessing, volume: Volume, samples: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Bring prepared slices (S, H, W) back to the file's own grid."""
-    preprocessing = options.preprocessing
     return preprocessing.undo(preprocessing.join(samples), volume.shape, volume.spacing, volume.affine)
 
 
 def _by_class(
-    options: Options, scratch: IO[bytes], shape: tuple[int, ...], volume: Volume
+    scratch: IO[bytes], shape: tuple[int, ...], native: Callable[..., npt.NDArray[Any]]
 ) -> Iterator[npt.NDArray[np.uint16]]:
     for k in range(shape[1]):
         # A map of its own for each class: what was read does not count as the process's memory afterwards.
         stored = np.memmap(scratch, np.uint16, "r", shape=shape)
-        native = _native(options, stored[:, k], volume)
+        whole = native(stored[:, k])
         del stored
-        yield native
+        yield whole
 
 
 def _with_values(labels: Labels, values: Sequence[int]) -> Labels:
@@ -438,21 +427,21 @@ def _with_values(labels: Labels, values: Sequence[int]) -> Labels:
     return labels if same else table[labels]
 
 
-def _class_rows(options: Options) -> list[dict[str, Any]]:
+def _class_rows(segmenter: Segmenter) -> list[dict[str, Any]]:
     """Return what each class is called in the label maps, and what stands for it."""
-    trained = options.trained
-    if options.request.format == "png":
-        return mask_classes(trained.task, options.values)
-    values = range(len(options.values)) if options.request.format == "seg" else options.values
+    trained = segmenter.trained
+    if segmenter.format == "png":
+        return mask_classes(trained.task, segmenter.values)
+    values = range(len(segmenter.values)) if segmenter.format == "seg" else segmenter.values
     return label_files.class_table(trained.class_names, values)
 
 
-def _settings(options: Options) -> dict[str, Any]:
+def _settings(segmenter: Segmenter) -> dict[str, Any]:
     """Return what decides a label map beside its scan."""
-    trained, request = options.trained, options.request
+    trained = segmenter.trained
     return {
-        "temperature": request.temperature,
-        "classes": _class_rows(options),
+        "temperature": segmenter.temperature,
+        "classes": _class_rows(segmenter),
         "networks": [
             {
                 "from": source_name(member.source),
@@ -461,17 +450,18 @@ def _settings(options: Options) -> dict[str, Any]:
                 "model": member.model.name,
                 "dataset": member.dataset,
             }
-            for member, weights in zip(options.members, request.weights, strict=True)
+            for member, weights in zip(segmenter.members, segmenter.weights, strict=True)
         ],
         "image_size": list(trained.image_size),
         "resize": trained.resize,
-        "precision": request.shared["precision"],
-        "tta": request.shared["tta"],
+        "precision": segmenter.shared["precision"],
+        "tta": segmenter.shared["tta"],
     }
 
 
 def _describe(
-    options: Options,
+    segmenter: Segmenter,
+    preprocessing: Preprocessing,
     scan: Scan,
     paths: dict[str, Path],
     removed: int,
@@ -479,15 +469,14 @@ def _describe(
     doubt: str = "",
 ) -> dict[str, Any]:
     """Return what stands beside a label map. Names of files and folders, but no paths: these may name people."""
-    request = options.request
     return {
         "scan": scan.path.name,
-        "labels": paths[request.format].name,
-        "probabilities": paths["probabilities"].name if "probabilities" in request.extras else None,
+        "labels": paths[segmenter.format].name,
+        "probabilities": paths["probabilities"].name if "probabilities" in segmenter.extras else None,
         "uncertainty": None if uncertainty is None else uncertainty.facts(),
-        **_settings(options),
-        "preprocessing": options.preprocessing.to_dict(),
-        "largest_component": {"removed_voxels": removed} if request.largest_component else None,
+        **_settings(segmenter),
+        "preprocessing": preprocessing.to_dict(),
+        "largest_component": {"removed_voxels": removed} if segmenter.largest_component else None,
         "doubt": doubt or None,
         "adawac": adawac.__version__,
     }
