@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from adawac.data.cases import Array
-from adawac.data.preprocessing import Affine
+from adawac.data.preprocessing import Affine, nearest_orientation
 from adawac.data.sources.dicom_series import LPS_TO_RAS, load_highdicom
 from adawac.data.sources.file_search import LABEL_FOLDERS, files_below
 from adawac.data.sources.nifti import described_classes, described_ignore, described_regions, read_description
@@ -101,19 +101,13 @@ def _check_one_grid(truth: LabelMap, prediction: LabelMap) -> None:
     )
     assert affine is not None
     assert other is not None
-    axes, other_axes = _axes(affine), _axes(other)
+    axes, other_axes = nearest_orientation(affine), nearest_orientation(other)
     if axes != other_axes:
         raise DataError(
             f"Expected voxel axes that point to {axes}, as those of {truth.path}, but those of {prediction.path} point "
             f"to {other_axes}: it is turned or flipped. Bring it back to the grid of its scan."
         )
     check_same_grid(truth.path, truth.values.shape, affine, prediction.path, prediction.values.shape, other)
-
-
-def _axes(affine: Affine) -> str:
-    from nibabel.orientations import aff2axcodes
-
-    return "".join(aff2axcodes(affine))
 
 
 # -- DICOM SEG --------------------------------------------------------------------------------------------------------
