@@ -201,7 +201,7 @@ def test_a_full_disk(tmp_path, run, monkeypatch):
             pass
 
     monkeypatch.setattr(volumes.tempfile, "TemporaryFile", lambda dir: Full())
-    monkeypatch.setattr(prediction, "_check_folder", lambda out, *_: Path(out).mkdir())
+    monkeypatch.setattr("adawac.inference.prediction._check_folder", lambda out, *_: Path(out).mkdir())
     monkeypatch.setattr(Full, "__enter__", lambda self: self, raising=False)
     monkeypatch.setattr(Full, "__exit__", lambda *_: None, raising=False)
     (done,) = predict(run, scan, tmp_path / "out", device="cpu")
