@@ -35,6 +35,7 @@ from adawac.report.verdict import WITH_FOREGROUND, describe_outcome, describe_we
 from adawac.runs import Run, Score
 from adawac.runs.environment import scrub
 from adawac.runs.history import summarise
+from adawac.runs.layout import is_number
 
 _CELLS = 1_500_000  # of all heat maps together: about 10 MB in the file
 _MOST_SUSPECTS = 300
@@ -458,6 +459,4 @@ def rounded(value: Any) -> float | None:
     """Return a whole number as it is, another finite one to six digits, or None for anything else."""
     if type(value) is int:
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(f"{value:.6g}")
+    return float(f"{value:.6g}") if is_number(value) else None

@@ -36,7 +36,7 @@ from adawac.reproduction.grids import Row
 from adawac.reproduction.jobs import Job, JobOutcome, State, make_jobs, store_digest
 from adawac.reproduction.reproduction import check_jobs
 from adawac.runs import FIELDS, Run, RunWriter, Slice, write_gallery, write_scores
-from adawac.runs.layout import INFO, checkpoint_path, read_json, strict, write_json
+from adawac.runs.layout import INFO, checkpoint_path, is_number, read_json, strict, write_json
 
 log = logging.getLogger(__name__)
 
@@ -384,12 +384,8 @@ def _mean_history(
 
 def _mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the means of the numbers that all runs logged for an epoch."""
-    shared = [name for name in metrics[0] if name != "epoch" and all(_is_number(row.get(name)) for row in metrics)]
+    shared = [name for name in metrics[0] if name != "epoch" and all(is_number(row.get(name)) for row in metrics)]
     return {name: float(np.mean([row[name] for row in metrics])) for name in shared}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _evaluate(pooled: Run, jobs: Sequence[FoldJob]) -> Evaluation:
