@@ -109,30 +109,32 @@ if TYPE_CHECKING:
     from adawac.runs.recorder import RunRecorder
     from adawac.train.engine import fit
 
+# The public names by the module that defines each.
+_NAMES = {
+    "algorithm": "AdaWAC Criterion SampleWeights Step Weighting",
+    "features": "EncoderTap",
+    "methods": "METHODS build_method",
+    "objective": "Objective PRESETS",
+    "config": "ViewConfig",
+    "data.views": "PairDataset",
+    "runs.reader": "Run",
+    "runs.recorder": "RunRecorder",
+    "data.store": "Store",
+    "data.diagnosis": "diagnose",
+    "evaluation.calibration": "calibrate",
+    "evaluation.evaluator": "evaluate",
+    "evaluation.folder_scores": "score",
+    "inference.model_export": "export_model",
+    "train.engine": "fit",
+    "inference.prediction": "predict",
+    "inference.trained": "load_trained",
+    "data.preparation": "prepare",
+    "report.page": "write_report",
+    "reproduction.crossvalidation": "crossval",
+}
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "algorithm": "AdaWAC Criterion SampleWeights Step Weighting",
-        "features": "EncoderTap",
-        "methods": "METHODS build_method",
-        "objective": "Objective PRESETS",
-        "config": "ViewConfig",
-        "data.views": "PairDataset",
-        "runs.reader": "Run",
-        "runs.recorder": "RunRecorder",
-        "data.store": "Store",
-        "data.diagnosis": "diagnose",
-        "evaluation.calibration": "calibrate",
-        "evaluation.evaluator": "evaluate",
-        "evaluation.folder_scores": "score",
-        "inference.model_export": "export_model",
-        "train.engine": "fit",
-        "inference.prediction": "predict",
-        "inference.trained": "load_trained",
-        "data.preparation": "prepare",
-        "report.page": "write_report",
-        "reproduction.crossvalidation": "crossval",
-    },
+    _NAMES,
     modules=(
         "algorithm checks config data errors evaluation features figures inference losses methods metrics "
         "models objective registry report reproduction runs theory train viewer"

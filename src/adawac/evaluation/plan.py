@@ -150,7 +150,7 @@ def _plain(text: str) -> str:
 
 
 def _open_store(run: Run, config: TrainConfig, data: Path | str | None, stores: dict[Path, Store]) -> Store:
-    path = Path(data) if data else config.data.store
+    path = config.data.store if data is None else Path(data)
     if path is None:
         raise RunError(
             f"Expected the store that {run.folder} was trained on, but its configuration names none. Give it as `data`."
