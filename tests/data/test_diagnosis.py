@@ -13,7 +13,7 @@ from adawac.config import TrainConfig, override
 from adawac.config.yaml_text import parse
 from adawac.data import diagnosis_report
 from adawac.data.diagnosis import diagnose
-from adawac.data.diagnosis_figure import draw_diagnosis
+from adawac.data.diagnosis_report import draw_diagnosis
 from adawac.data.preparation import prepare
 from adawac.data.splits import resolve_split
 from adawac.errors import ConfigError, DataError, MissingFileError

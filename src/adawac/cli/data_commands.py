@@ -151,7 +151,7 @@ def diagnose(
     keywords = {**options.keywords(), **vars(annotation)}
     report = look(data, source, axis=axis, threshold=threshold, workers=workers, **keywords)
     if figure is not None:
-        from adawac.data.diagnosis_figure import save_diagnosis
+        from adawac.data.diagnosis_report import save_diagnosis
 
         save_diagnosis(report, figure)
     if as_json:

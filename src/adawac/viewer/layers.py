@@ -3,10 +3,12 @@
 import gzip
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,6 @@ from adawac.data.sources.pictures import mask_values, open_mask
 from adawac.data.sources.scan_files import check_same_grid, load_nifti
 from adawac.data.sources.source import COLOUR
 from adawac.errors import DataError, MissingFileError
-from adawac.viewer.server import Resource
 
 _MEDIA_TYPE = "application/octet-stream"  # gzip's type would make browsers unpack the file before NiiVue does
 _MOST_VALUES = 1000  # in a label map
@@ -29,6 +30,26 @@ _RGB = np.dtype([("R", "u1"), ("G", "u1"), ("B", "u1")])
 _AS_SHOWN = np.diag([-1.0, -1.0, 1.0, 1.0])
 # NiiVue shows these as they are. (It loses the last voxel of 32 and 64-bit integers.)
 _TYPES = tuple(np.dtype(name) for name in ("uint8", "int8", "uint16", "int16", "float32", "float64"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """A file that the server has.
+
+    Attributes:
+        kind: Its media type.
+        body: Its bytes, or the file that holds them.
+    """
+
+    kind: str
+    body: bytes | Path
+
+    def open(self) -> tuple[BinaryIO, int]:
+        """Return its content as a stream, and how many bytes that has."""
+        if isinstance(self.body, bytes):
+            return BytesIO(self.body), len(self.body)
+        stream = self.body.open("rb")
+        return stream, os.fstat(stream.fileno()).st_size
 
 
 @dataclass(frozen=True, kw_only=True)
