@@ -103,6 +103,25 @@ def test_the_source_is_recognised(tmp_path):
         build_source("nifti", tmp_path, **patterns)
 
 
+@pytest.mark.parametrize("taken", ["images", "masks"])
+def test_pictures_in_deeper_folders_are_left_out_with_a_warning(tmp_path, caplog, taken):
+    root = make_folder(tmp_path, count=2)
+    build_source("pictures", root)
+    assert not caplog.records
+    save(root / taken / "more" / "b.png", photo())
+    assert len(build_source("pictures", root).cases()) == 2
+    assert ("1 pictures in folders below" in caplog.text) == (taken == "images")
+
+
+def test_pictures_in_deeper_folders_are_taken_by_patterns(tmp_path, caplog):
+    root = make_folder(tmp_path, count=2)
+    save(root / "images" / "more" / "b.png", photo())
+    save(root / "masks" / "more" / "b.png", index_mask())
+    patterns = {"images": "images/**/*", "labels": "masks/**/*"}
+    assert [ref.id for ref in build_source("pictures", root, **patterns).cases()] == ["a0", "a1", "more_b"]
+    assert not caplog.records
+
+
 def test_groups_are_found_by_an_expression_and_series_are_noticed(tmp_path, caplog):
     for series in ("roll7", "roll8", "roll9"):
         for number in range(2):

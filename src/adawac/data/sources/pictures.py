@@ -1,5 +1,6 @@
 """Any folder of pictures: PNG, JPEG, BMP and TIFF, grey or colour, with masks of class indices or of colours."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from adawac.data.sources.file_search import (
     LABEL_FOLDERS,
     Naming,
     by_name,
+    files_below,
     is_closed,
     match_patterns,
     only_folder,
@@ -42,6 +44,8 @@ from adawac.data.sources.source import (
     show_value,
 )
 from adawac.errors import AdawacError, ConfigError, DataError, LayoutError
+
+log = logging.getLogger(__name__)
 
 #: How pictures and masks are called.
 NAMING = Naming(stem_of=picture_stem, wanted=is_picture)
@@ -302,6 +306,15 @@ def _pairs(root: Path, images: str | list[str] | None, labels: str | None) -> tu
         pairs.append((case, (path,), () if mask is None else (mask,)))
     if not any(labels for _, _, labels in pairs):
         raise LayoutError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the patterns.")
+    folder = files[0].parent
+    if deeper := [path for path in files_below(folder) if is_picture(path) and path.parent not in (folder, folders[1])]:
+        log.warning(
+            "%d pictures in folders below %s are left out, such as %s. To take them, give the patterns `images` and "
+            "`labels`, such as 'images/**/*' and 'masks/**/*'.",
+            len(deeper),
+            folder,
+            deeper[0].relative_to(folder),
+        )
     return pairs, masks, place
 
 
