@@ -94,9 +94,9 @@ def draw_views(size):
     save(figure, "views.png")
 
 
-def save(figure, name):
+def save(figure, name, dpi=80):
     ASSETS.mkdir(parents=True, exist_ok=True)
-    figure.savefig(ASSETS / name, dpi=80)
+    figure.savefig(ASSETS / name, dpi=dpi)
     plt.close(figure)
     with Image.open(ASSETS / name) as picture:  # half the size, and no colour moves visibly
         picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(

@@ -48,7 +48,7 @@ def main():
         for language, title, text in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
             if title:
                 (Path(folder) / title).write_text(text, encoding="utf-8")
-            for line in text.splitlines() if language == "sh" else ():
+            for line in text.replace("\\\n", " ").splitlines() if language == "sh" else ():
                 if not line.startswith(LEFT_OUT):
                     commands[line] = seconds(*shlex.split(line, comments=True))
                     print(f"{commands[line]:6.1f} s  {line}", flush=True)

@@ -27,7 +27,7 @@ from torch import nn
 
 from adawac import losses
 from adawac.config import TrainConfig, override
-from adawac.kernels import blocks, convolutions, fuse, norms, warp
+from adawac.kernels import blocks, convolutions, fuse, norms, pixels
 from adawac.models import transunet
 from adawac.runs.recorder import EpochRecord
 from adawac.train import setup
@@ -111,7 +111,7 @@ BOTH: dict[str, list[Any]] = {
     "max_pool": unfused(nn.MaxPool2d),
     "enlarge": never((blocks, "can_enlarge")),
     "class_sums": never((losses, "can_sum")),
-    "warp": never((warp, "can_warp")),
+    "warp": never((pixels, "can_warp")),
     "weight_cast": UNCAST,
 }
 TRANSUNET: dict[str, list[Any]] = {

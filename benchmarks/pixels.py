@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adawac.kernels.convolutions import Conv2d
-from adawac.kernels.resizing import MaxPool2d, enlarge
+from adawac.kernels.pixels import MaxPool2d, enlarge
 from adawac.losses import _pixel_sums_by_torch, pixel_sums
 from benchmarks.capturing import captured
 from benchmarks.result_files import RESULTS, write_result

@@ -32,8 +32,9 @@ train_set = list(phantom_slices(8))
 sparse = torch.tensor([not label.any() for _, label in train_set])
 loader = DataLoader(adawac.PairDataset(train_set, seed=1), batch_size=8, shuffle=True)
 
-widths = {"hidden_sizes": [32, 64, 96, 128], "depths": [1, 1, 1, 1], "decoder_hidden_size": 64}
-model = SegformerForSemanticSegmentation(SegformerConfig(num_channels=1, num_labels=9, **widths)).train()
+sizes = {"hidden_sizes": [32, 64, 96, 128], "depths": [1, 1, 1, 1], "decoder_hidden_size": 64}
+config = SegformerConfig(num_channels=1, num_labels=9, num_attention_heads=[1, 2, 3, 4], **sizes)
+model = SegformerForSemanticSegmentation(config).train()
 criterion = adawac.AdaWAC(num_samples=len(train_set), preset="robust")
 tap = adawac.EncoderTap(model, "segformer")  # of the object that it returns, the deepest map
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

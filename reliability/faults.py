@@ -348,17 +348,22 @@ class Campaign:
             return f"going on ended with {code}"
         return None if command.content(out) == command.reference else "going on made something else"
 
-    def killed(self, command: Command, times: int) -> Row:
-        """Kill a command at random moments, and go on."""
+    def under_way(self, command: Command, row: Row, times: int, name: str) -> Iterator[tuple[Path, Running]]:
+        """Yield a command's folder and its process at random moments, until as many have been tried."""
         self.undisturbed(command)
-        row = Row(f"{command.name}: killed (SIGKILL) at random moments, then run again")
         while row.tried < times and self.has_time:
-            out = self.fresh("killed")
+            out = self.fresh(name)
             process = Running(command.line(out))
             self.moment(command)
-            if process.ended():  # it was done before: no kill
+            if process.ended():  # it was done before
                 process.finish()
-                continue
+            else:
+                yield out, process
+
+    def killed(self, command: Command, times: int) -> Row:
+        """Kill a command at random moments, and go on."""
+        row = Row(f"{command.name}: killed (SIGKILL) at random moments, then run again")
+        for out, process in self.under_way(command, row, times, "killed"):
             process.signal(signal.SIGKILL)
             log = [process.finish()[1]]
             problem = command.intact(out) if out.exists() else None
@@ -367,15 +372,8 @@ class Campaign:
 
     def stopped(self, command: Command, times: int) -> Row:
         """Ask a command to stop at random moments, and go on."""
-        self.undisturbed(command)
         row = Row(f"{command.name}: stopped (SIGTERM, SIGINT) at random moments, then run again")
-        while row.tried < times and self.has_time:
-            out = self.fresh("stopped")
-            process = Running(command.line(out))
-            self.moment(command)
-            if process.ended():
-                process.finish()
-                continue
+        for out, process in self.under_way(command, row, times, "stopped"):
             process.signal(self.random.choice([signal.SIGTERM, signal.SIGINT]))
             code, output = process.finish()
             problem = command.intact(out) if out.exists() else None
@@ -553,12 +551,8 @@ class Campaign:
 
     def without_a_job(self, command: Command, times: int) -> Row:
         """Kill the process of one run at random moments: the command says so, and the next one goes on."""
-        self.undisturbed(command)
         row = Row(f"{command.name}: the process of one of its runs is killed, then run again")
-        while row.tried < times and self.has_time:
-            out = self.fresh("job")
-            process = Running(command.line(out))
-            self.moment(command)
+        for out, process in self.under_way(command, row, times, "job"):
             jobs = children(process, "multiprocessing.spawn")
             for job in jobs:
                 with contextlib.suppress(ProcessLookupError):

@@ -425,8 +425,7 @@ def _write_model(folder: Path) -> None:
 
 
 def _read_model(folder: Path, changed: Path) -> None:
-    from adawac.inference.model_card import read_card
-    from adawac.inference.trained_network import check_harmless
+    from adawac.inference.trained_network import check_harmless, read_card
 
     card, _ = read_card(folder)
     check_harmless(card.model, "the folder")

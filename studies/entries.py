@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from adawac.runs import Run
-from adawac.runs.epoch_statistics import OFF
+from adawac.runs.history import OFF
 from studies.run_ends import ends
 
 _LOGGED = ("beta_auc", "beta_sparse", "beta_dense", "separated_sparse", "separated_dense", "spread_ce", "spread_ac")

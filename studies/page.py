@@ -46,6 +46,8 @@ _MORE = ("between_seeds", "beta_by_group")
 
 Rows = dict[str, list[Entry]]
 """The entries of each row, in the order of their seeds."""
+Pairs = list[tuple[Entry, Entry]]
+"""A run, and the run of the same seed that it is compared with."""
 
 
 def blocks(layout: Layout, entries: list[Entry]) -> dict[str, str]:
@@ -96,7 +98,7 @@ def _short(title: str, lines: list[tuple[str, str, str]], rows: Rows) -> str:
 
 
 def expectations(layouts: Iterable[Layout], page: Path, defaults: Layout) -> str:
-    """Return a line for each study that says what AdaWAC adds to the baseline, as far as that has been run.
+    """Return a list for each study of what AdaWAC adds to the baseline, as far as that has been run.
 
     Args:
         layouts: The studies.
@@ -105,29 +107,64 @@ def expectations(layouts: Iterable[Layout], page: Path, defaults: Layout) -> str
     """
     lines = []
     for layout in layouts:
-        rows, parts = by_row(layout.entries()), []
-        for label, baseline, adawac in layout.expect:
-            if pairs := pairs_of(rows, adawac, baseline):
-                parts.append(f"{label} {spread(dice_gains(pairs), sign='+')} ({_count(len(pairs), 'seed')})")
-        share = ""
-        if parts and (whole := rows.get(layout.expect[0][1])):
-            entry = whole[0]
-            share = f", {100 * entry['label_sparse'] / entry['samples']:.0f} % of the training slices without a label"
-        link = Path(os.path.relpath(layout.page, page.parent)).as_posix()
-        lines.append(f"- **[{layout.title}]({link})**{share}: {'; '.join(parts) or _on_folds(layout, defaults)}.")
+        rows = by_row(layout.entries())
+        compared = [(label, pairs_of(rows, adawac, baseline)) for label, baseline, adawac in layout.expect]
+        parts = [f"    - {label}: {_gain(dice_gains(pairs))}" for label, pairs in compared if pairs]
+        share, what = _empty_share(rows.get(layout.expect[0][1]) if parts else None), ""
+        if not parts:
+            candidates = _on_folds(layout, defaults)
+            parts = [f"    - {label}: {_gain(_validated_gains(pairs, defaults))}" for label, pairs in candidates]
+            what = " test cases not scored yet; on validation cases" if parts else " not run yet"
+        lines += [f"- {_name(layout, page)}{share}:{what}", *parts]
     return "\n".join(lines)
 
 
-def _on_folds(study: Layout, defaults: Layout) -> str:
-    """Say what AdaWAC adds on the validation cases of training folds."""
-    candidates, rows = defaults.matrices["candidates"], by_row(defaults.entries())
-    reference, score = next(iter(candidates.candidates)), validated(candidates.validations)
-    parts = []
-    for name in _ON_FOLDS:
-        if pairs := pairs_of(rows, f"{study.name}/{name}", f"{study.name}/{reference}"):
-            gains = spread([score(run) - score(other) for run, other in pairs], sign="+")
-            parts.append(f"{candidates.candidates[name]}: {gains} ({_count(len(pairs), 'seed')})")
-    return f"test cases not scored yet; on validation cases {'; '.join(parts)}" if parts else "not run yet"
+def headlines(layouts: Iterable[Layout], page: Path, defaults: Layout) -> str:
+    """Return a short line for each study: its first comparison alone; the arguments are those of `expectations`."""
+    lines = []
+    for layout in layouts:
+        rows, (_, baseline, adawac) = by_row(layout.entries()), layout.expect[0]
+        gain = "not run yet"
+        if pairs := pairs_of(rows, adawac, baseline):
+            gain = _gain(dice_gains(pairs))
+        elif candidates := _on_folds(layout, defaults):
+            pairs = candidates[0][1]
+            gain = f"{_gain(_validated_gains(pairs, defaults))}, on [validation cases]({_link(defaults, page)})"
+        share = _empty_share([pair[1] for pair in pairs])
+        lines.append(f"- {_name(layout, page)}{share}: {gain}")
+    return "\n".join(lines)
+
+
+def _name(layout: Layout, page: Path) -> str:
+    return f"**[{layout.title}]({_link(layout, page)})**"
+
+
+def _link(layout: Layout, page: Path) -> str:
+    return Path(os.path.relpath(layout.page, page.parent)).as_posix()
+
+
+def _gain(gains: list[float]) -> str:
+    return f"{spread(gains, sign='+')} ({_count(len(gains), 'seed')})"
+
+
+def _empty_share(entries: list[Entry] | None) -> str:
+    if not entries:
+        return ""
+    share = entries[0]["label_sparse"] / entries[0]["samples"]
+    return f", {100 * share:.0f} % of the training slices without a label"
+
+
+def _on_folds(study: Layout, defaults: Layout) -> list[tuple[str, Pairs]]:
+    """Return the runs on the validation cases of training folds with those of the baseline, by candidate."""
+    candidates, rows = defaults.matrices["candidates"].candidates, by_row(defaults.entries())
+    reference = f"{study.name}/{next(iter(candidates))}"
+    compared = [(candidates[name], pairs_of(rows, f"{study.name}/{name}", reference)) for name in _ON_FOLDS]
+    return [(label, pairs) for label, pairs in compared if pairs]
+
+
+def _validated_gains(pairs: Pairs, defaults: Layout) -> list[float]:
+    score = validated(defaults.matrices["candidates"].validations)
+    return [score(run) - score(other) for run, other in pairs]
 
 
 def _total(entries: list[Entry]) -> str:
@@ -385,7 +422,7 @@ def validated(number: int) -> Callable[[Entry], float]:
     return lambda entry: 100 * statistics.mean(entry["validated"][-number:])
 
 
-def dice_gains(pairs: list[tuple[Entry, Entry]]) -> list[float]:
+def dice_gains(pairs: Pairs) -> list[float]:
     """Return the difference of each pair's DSC in points."""
     return [mean_dice(run) - mean_dice(other) for run, other in pairs]
 
@@ -394,7 +431,7 @@ def _by_seed(gains: Iterable[float]) -> str:
     return ", ".join(f"{gain:+.1f}" for gain in gains)
 
 
-def pairs_of(rows: Rows, first: str, second: str) -> list[tuple[Entry, Entry]]:
+def pairs_of(rows: Rows, first: str, second: str) -> Pairs:
     """Return the runs of two rows that have the same seed."""
     others = {run["seed"]: run for run in rows.get(second, [])}
     return [(run, others[run["seed"]]) for run in rows.get(first, []) if run["seed"] in others]
@@ -415,7 +452,7 @@ def primary(entry: Entry) -> dict[str, Any]:
     return next(iter(entry["scores"].values()))
 
 
-def _by_patient(pairs: list[tuple[Entry, Entry]]) -> list[str]:
+def _by_patient(pairs: Pairs) -> list[str]:
     """Return the interval and p of the difference over patients, each of whom counts once: the mean of the seeds."""
     gains: dict[str, list[float]] = {}
     for run, other in pairs:

@@ -20,8 +20,10 @@ def texts(layouts: list[Layout]) -> dict[str, str]:
     """Return the text of every block of every study."""
     quoted = {layout.name: layout for layout in layouts}
     ordered = [quoted[name] for name in ORDER]
-    shown = {"expect": OVERVIEW, "expect-first": README}
-    made = {name: page.expectations(ordered, path, quoted["defaults"]) for name, path in shown.items()}
+    made = {
+        "expect": page.expectations(ordered, OVERVIEW, quoted["defaults"]),
+        "expect-first": page.headlines(ordered, README, quoted["defaults"]),
+    }
     for layout in layouts:
         made |= page.blocks(layout, layout.entries())
         if layout.name == "acdc":

@@ -29,7 +29,7 @@ RUNS = "store runs/baseline runs/adawac"
 SCAN = "scan.nii.gz truth.nii.gz predictions/scan.nii.gz=truth.nii.gz"
 HOW_TO = "docs/how-to"
 FILES = {
-    "README.md": "scans labels=truths predictions=predicted scan.nii.gz",
+    "README.md": "scans scan.nii.gz",
     f"{HOW_TO}/augmentation.md": "store=picture-store",
     f"{HOW_TO}/choose-a-network.md": "store",
     f"{HOW_TO}/configure.md": "store",
@@ -168,7 +168,6 @@ WEIGHTS = "files of hundreds of MB; tests/models/test_weights.py loads small one
 CLUSTER = "a cluster; tests/inference/test_prediction_machines.py runs these on one"
 _ON_A_CLUSTER = ("prepare nifti /shared", "predict runs/adawac /shared", "score /shared", "crossval /shared")
 NOT_RUN = [
-    ("README.md", "adawac reproduce table-1", REAL_DATA),
     (f"{HOW_TO}/reproduce.md", "adawac reproduce table-1", REAL_DATA),
     (f"{HOW_TO}/reproduce.md", "adawac reproduce table-2 --quick", REAL_DATA),
     (f"{HOW_TO}/export.md", "python -m monai.bundle", "tests/inference/test_monai_bundle.py runs it, without adawac"),

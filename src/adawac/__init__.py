@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from adawac.runs.recorder import RunRecorder
     from adawac.train.engine import fit
 
-# The public names by the module that defines each, and the modules that are public themselves.
+# The public names by the module that defines each.
 _NAMES = {
     "algorithm": "AdaWAC Criterion SampleWeights Step Weighting",
     "features": "EncoderTap",
@@ -132,15 +132,12 @@ _NAMES = {
     "report.page": "write_report",
     "reproduction.crossvalidation": "crossval",
 }
-_MODULES = (
-    "algorithm checks config data errors evaluation features figures inference losses methods metrics "
-    "models objective registry report reproduction runs theory train viewer"
-)
-_FORMER = {"export": "inference", "prediction": "inference", "trained": "inference.trained"}
-
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: f"{module}:{name}" for module, names in _NAMES.items() for name in names.split()}
-    | {module: module for module in _MODULES.split()}
-    | _FORMER,
+    _NAMES,
+    modules=(
+        "algorithm checks config data errors evaluation features figures inference losses methods metrics "
+        "models objective registry report reproduction runs theory train viewer"
+    ),
+    former={"export": "inference", "prediction": "inference", "trained": "inference.trained"},
 )

@@ -40,6 +40,10 @@ class DataError(AdawacError, ValueError):
     """A scan, a label map or a prepared store that cannot be used as it is."""
 
 
+class LayoutError(DataError):
+    """A folder that is not laid out as a source of scans expects."""
+
+
 class MissingFileError(AdawacError, FileNotFoundError):
     """A file or folder that is not there."""
 

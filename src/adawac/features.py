@@ -109,7 +109,7 @@ class EncoderTap(Generic[Popped]):
             criterion takes as `features`.
         """
         latents = [(self.coefficients[name], hook.pop(name)) for name, hook in self._hooks.items()]
-        return cast(Popped, latents[0][1] if self._single else latents)
+        return cast("Popped", latents[0][1] if self._single else latents)
 
     def encode(self, network: nn.Module, *inputs: Any) -> None:
         """Run a network up to the tapped submodules, for their latents; the rest is not computed.

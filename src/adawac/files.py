@@ -1,13 +1,15 @@
 """Files that survive a kill and a full disk, and folders that one process writes at a time."""
 
+import csv
 import errno
 import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 from filelock import lock_descriptor
@@ -54,6 +56,22 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in one step."""
     with beside(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def write_csv(
+    path: Path,
+    columns: Sequence[str],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    encoding: str = "utf-8",
+    errors: str = "strict",
+    **form: Any,
+) -> None:
+    """Write rows as CSV in one step, below the names of the columns; `form` is that of `csv.DictWriter`."""
+    with beside(path) as temporary, temporary.open("w", newline="", encoding=encoding, errors=errors) as file:
+        writer = csv.DictWriter(file, columns, **form)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 @contextmanager

@@ -5,30 +5,35 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from adawac.errors import MissingDependencyError
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, names: Mapping[str, str], modules: str = "", former: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's `__getattr__` and `__dir__`.
 
     Args:
         package: The package's `__name__`.
-        homes: The public names, each with the module of the package that defines it; a name that is itself such a
-            module has no colon, one that a module defines reads `module:name`.
+        names: The public names, separated by spaces, by the module of the package that defines them.
+        modules: The modules of the package that are public themselves.
+        former: What older names stand for: `module`, or `module:name`.
 
     Returns:
         The two functions, to be assigned in the package's `__init__`.
 
     Examples:
-        >>> get, names = lazy_names("adawac", {"METHODS": "methods:METHODS", "losses": "losses"})
+        >>> get, names = lazy_names("adawac", {"methods": "METHODS build_method"}, modules="losses")
         >>> {"METHODS", "losses"} <= set(names())
         True
         >>> get("losses").__name__
         'adawac.losses'
     """
+    homes = {name: f"{module}:{name}" for module, defined in names.items() for name in defined.split()}
+    homes |= {module: module for module in modules.split()} | dict(former)
 
     def get(name: str) -> Any:
         if name not in homes:

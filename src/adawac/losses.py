@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from adawac.config.objective_options import Denominator, Rho
-from adawac.kernels.class_sums import can_sum, class_sums
+from adawac.kernels.pixels import can_sum, class_sums
 
 
 class PixelSums(NamedTuple):

@@ -56,7 +56,7 @@ def test_prepare_then_diagnose(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "3 cases, 18 samples" in out
     assert f"adawac diagnose {store}" in out
-    assert "Nothing says who tests: give --split stratified" in out  # imagesTr alone: evaluation would find no case
+    assert "No case is marked for testing: give --split stratified" in out  # imagesTr alone: nothing to evaluate
     assert "Classes: organ 1, organ 2.\n" in out
     assert run(["diagnose", str(store), "--workers", "1", "--figure", str(tmp_path / "labels.png")]) == 0
     out = capsys.readouterr().out

@@ -100,6 +100,18 @@ def webp(folder):
     save(swap(folder, "a1.webp"), photo())
 
 
+def zero_sized(folder):
+    (folder / IMAGE).write_bytes(png_header((folder / IMAGE).read_bytes(), 0, 0))
+
+
+def zero_sized_tiff(folder):
+    path = swap(folder, "a1.tif")
+    tifffile.imwrite(path, photo(), photometric="rgb")
+    with tifffile.TiffFile(path, mode="r+") as file:
+        for tag in ("ImageWidth", "ImageLength"):
+            file.pages[0].tags[tag].overwrite(0)
+
+
 def one_pixel(folder):
     save(folder / IMAGE, photo((1, 1, 3)))
 
@@ -207,6 +219,8 @@ def link_to_nothing(folder):
         (animated_png, r"a1\.png is an animation of 3"),
         (animated_gif, r"Expected PNG, JPEG, BMP or TIFF, but got .*a1\.gif\. Save it as PNG"),
         (webp, r"Expected PNG, JPEG, BMP or TIFF, but got .*a1\.webp"),
+        (zero_sized, r"the header of .*a1\.png is damaged, or says that it has no pixels"),
+        (zero_sized_tiff, r"a1\.tif"),
         (one_pixel, r"at least 2 × 2 pixels, but got 1 × 1 in .*a1\.png"),
         (one_row, r"at least 2 × 2 pixels, but got 1 × 32"),
         (cmyk_jpeg, r"grey picture or one in RGB, but got CMYK in .*a1\.jpg"),
@@ -273,6 +287,20 @@ def many_values(folder):
     save(folder / MASK, photo((24, 32)))
 
 
+def transparent(folder, colour):
+    """Put the shape of a mask into its alpha."""
+    pixels = np.dstack([*[index_mask() * 0 + colour] * 3, index_mask() * 255])
+    save(folder / MASK, pixels)
+
+
+def shape_in_alpha(folder):
+    transparent(folder, 0)
+
+
+def white_below_alpha(folder):
+    transparent(folder, 1)
+
+
 def fractions(folder):
     (folder / MASK).unlink()
     tifffile.imwrite(folder / "masks" / "a1.tif", index_mask().astype(np.float32))
@@ -290,6 +318,8 @@ def fractions(folder):
             many_values,
             r"the values 0 \(background\), 1 \(crack\), but \d+ of \d+ pixels have others in .*a1\.png",
         ),
+        (shape_in_alpha, r"a1\.png has its shape in the transparency alone\. Alpha is not read: make the background"),
+        (white_below_alpha, r"a1\.png has \d+ transparent pixels that are not 0, or black\. Alpha is not read"),
         (fractions, r"whole numbers in a mask, but .*a1\.tif has floating-point ones"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -323,6 +353,27 @@ def test_near_colours_are_counted(folder, capsys):
     assert "Expected the colours #000000 (background), #ff0000 (crack), but 5 of 768 pixels have others in" in said
     assert "such as #fe0103, #0000ff" in said
     assert "4 of them are near one of these" in said
+
+
+def test_near_colours_are_no_classes_of_their_own(folder, capsys):
+    for number in range(3):
+        mask = np.zeros((24, 32, 3), dtype=np.uint8)
+        mask[5:9, 5:9], mask[15, 5:9] = (255, 0, 0), (0, 255, 0)
+        if number == 1:
+            mask[5, 5:9] = (254, 1, 3)
+        save(folder / "masks" / f"a{number}.png", mask)
+    said = prepare_fails(folder, capsys)
+    assert "4 pixels of the masks have #fe0103, which is near #ff0000: a lossy tool makes such colours" in said
+    save(folder / MASK, Image.open(folder / "masks" / "a0.png"))
+    assert run(["prepare", "pictures", str(folder), str(folder.with_name("good")), "--workers", "1"]) == 0
+
+
+def test_thin_lines_with_soft_edges_are_no_class_indices(folder, capsys):
+    for number in range(3):
+        mask = np.zeros((24, 32), dtype=np.uint8)
+        mask[5], mask[6], mask[7, :20], mask[7, 20:], mask[8, :9] = 60, 255, 120, 191, 30
+        save(folder / "masks" / f"a{number}.png", mask)
+    assert "soft edges (antialiasing)" in prepare_fails(folder, capsys)
 
 
 def test_soft_edges_are_called_so(folder, capsys):

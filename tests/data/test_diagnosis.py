@@ -13,7 +13,7 @@ from adawac.config import TrainConfig, override
 from adawac.config.yaml_text import parse
 from adawac.data import diagnosis_report
 from adawac.data.diagnosis import diagnose
-from adawac.data.diagnosis_figure import draw_diagnosis
+from adawac.data.diagnosis_report import draw_diagnosis
 from adawac.data.preparation import prepare
 from adawac.data.splits import resolve_split
 from adawac.errors import ConfigError, DataError, MissingFileError
@@ -264,7 +264,7 @@ def test_scans_that_look_like_ct_are_a_warning(tmp_path):
     images = [air, air.copy()]
     images[1][0, 0, 1] = -1024
     root = make(tmp_path / "in", [boxes(1), boxes(2)], images)
-    assert ["--window -125 275" in warning for warning in diagnose(root, workers=1).warnings].count(True) == 1
+    assert ["--modality CT" in warning for warning in diagnose(root, workers=1).warnings].count(True) == 1
     assert not any(
         "--window" in warning for warning in diagnose(root, workers=1, source="nifti", modality="CT").warnings
     )

@@ -9,7 +9,7 @@ import pytest
 from adawac.cli import run
 from adawac.data.cases import IGNORED, SampleTable, check_case, class_pixels, class_shares
 from adawac.data.diagnosis import diagnose
-from adawac.data.diagnosis_figure import draw_diagnosis
+from adawac.data.diagnosis_report import draw_diagnosis
 from adawac.data.preparation import prepare
 from adawac.data.splits import labelled
 from adawac.data.store import Store

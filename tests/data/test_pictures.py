@@ -76,6 +76,24 @@ def test_a_folder_of_neither_layout_says_what_it_needs(tmp_path):
         build_source("pictures", tmp_path, images="photos/*")
 
 
+def test_a_pattern_finds_endings_in_upper_case(tmp_path):
+    for name in ("images/a.png", "images/b.PNG", "masks/a.PNG", "masks/b.png"):
+        save(tmp_path / name, photo() if name.startswith("images") else index_mask())
+    source = build_source("pictures", tmp_path, images="images/*.png", labels="masks/*.png")
+    assert [(ref.id, len(ref.labels)) for ref in source.cases()] == [("a", 1), ("b", 1)]
+    with pytest.raises(DataError, match="none"):  # other parts of a name are as they are written
+        build_source("pictures", tmp_path, images="images/B*.png", labels="masks/*.png")
+
+
+def test_files_that_systems_leave_behind_are_no_pictures(tmp_path):
+    make_folder(tmp_path)
+    for folder in ("images", "masks"):
+        for name in (".DS_Store", "._a0.png", "Thumbs.db", "desktop.ini"):
+            (tmp_path / folder / name).write_bytes(b"no picture")
+    for patterns in ({}, {"images": "images/*", "labels": "masks/*"}, {"images": "images/**", "labels": "masks/**"}):
+        assert [ref.id for ref in build_source("pictures", tmp_path, **patterns).cases()] == ["a0", "a1", "a2"]
+
+
 def test_the_source_is_recognised(tmp_path):
     make_folder(tmp_path)
     assert detect_source(tmp_path).class_names == ("background", "class 1")
@@ -83,6 +101,25 @@ def test_the_source_is_recognised(tmp_path):
     assert detect_source(tmp_path, **patterns).class_names == ("background", "crack")
     with pytest.raises(DataError, match=r"is a picture\. Use the source pictures"):
         build_source("nifti", tmp_path, **patterns)
+
+
+@pytest.mark.parametrize("taken", ["images", "masks"])
+def test_pictures_in_deeper_folders_are_left_out_with_a_warning(tmp_path, caplog, taken):
+    root = make_folder(tmp_path, count=2)
+    build_source("pictures", root)
+    assert not caplog.records
+    save(root / taken / "more" / "b.png", photo())
+    assert len(build_source("pictures", root).cases()) == 2
+    assert ("1 pictures in folders below" in caplog.text) == (taken == "images")
+
+
+def test_pictures_in_deeper_folders_are_taken_by_patterns(tmp_path, caplog):
+    root = make_folder(tmp_path, count=2)
+    save(root / "images" / "more" / "b.png", photo())
+    save(root / "masks" / "more" / "b.png", index_mask())
+    patterns = {"images": "images/**/*", "labels": "masks/**/*"}
+    assert [ref.id for ref in build_source("pictures", root, **patterns).cases()] == ["a0", "a1", "more_b"]
+    assert not caplog.records
 
 
 def test_groups_are_found_by_an_expression_and_series_are_noticed(tmp_path, caplog):
@@ -169,15 +206,19 @@ def test_a_palette_is_read_as_indices_and_255_may_be_ignored(tmp_path):
     case = load(tmp_path, ignore=255)
     assert case.class_names == ("background", "class 1")
     np.testing.assert_array_equal(case.label[0], np.where(mask == 255, IGNORED, mask))
-    with pytest.raises(DataError, match=r"1 of 1 have 255, and there are 1, too.*--ignore 255.*--classes defect=1,255"):
+    with pytest.raises(DataError, match=r"1 of 1 have 255, .* occur, too: 1\..*--ignore 255.*--classes defect=1,255"):
         build_source("pictures", tmp_path)
 
 
-def test_mixed_masks_need_an_answer(tmp_path):
+def test_mixed_masks_need_an_answer(tmp_path, capsys):
     make_folder(tmp_path)
     save(tmp_path / "masks" / "a1.png", index_mask() * 255)
-    with pytest.raises(DataError, match="1 of 3 have 255, and there are 1, too"):
+    with pytest.raises(DataError, match=r"1 of 3 have 255, such as .*a1\.png, and these values occur, too: 1\."):
         build_source("pictures", tmp_path)
+    assert run(["diagnose", str(tmp_path), "--workers", "1"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("Expected") == 1  # not what other sources say of the folder
+    assert "1 of 3 have 255" in said
     source = build_source("pictures", tmp_path, classes={"defect": (1, 255)})
     for ref in source.cases():
         np.testing.assert_array_equal(source.load(ref).label[0], index_mask())

@@ -13,8 +13,7 @@ from scipy import ndimage
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from adawac.data import released
-from adawac.data.resample import Ragged, warp
+from adawac.data.resample import Ragged, released_views, warp
 from adawac.data.views import (
     IDENTITY,
     PairDataset,
@@ -516,7 +515,7 @@ def test_released_mode_gives_scipys_numbers(shape, size):
         {"angle": 0},
         {"angle": 11},
     ):
-        x, y, _ = released.transform(*boxes, draws(**how), size)
+        x, y, _ = released_views(*boxes, draws(**how), size)
         expected = scipy_view(
             image, label, *(how.get(name, -(name == "flip")) for name in ("turns", "flip", "angle")), size
         )
@@ -532,14 +531,14 @@ def test_released_mode_gives_scipys_numbers(shape, size):
 def test_released_and_affine_views_with_the_same_draws_show_the_same(shape, how):
     image = smooth(shape, sigma=8)
     label = (image > 0.5).byte()
-    x, y, theta = released.transform(
+    x, y, theta = released_views(
         Ragged.from_batch(image[None, None]), Ragged.from_batch(label[None, None]), draws(**how), (224, 224)
     )
     x2, y2 = warp(image[None, None], label[None], draws(**how).theta(extent(shape)), (224, 224))
     inner = (slice(None), slice(4, -4), slice(4, -4))
     assert (y[inner] == y2[inner]).float().mean() > 0.99
     # And the published map leads from the view back to the untransformed image, resized in the released way.
-    plain, _, _ = released.transform(
+    plain, _, _ = released_views(
         Ragged.from_batch(image[None, None]), Ragged.from_batch(label[None, None]), draws(), (224, 224)
     )
     again, _ = warp(plain, None, theta, (224, 224))
@@ -551,7 +550,7 @@ def test_released_and_affine_views_with_the_same_draws_show_the_same(shape, how)
 def test_released_mode_is_for_slices_on_the_cpu():
     volume = Ragged.from_batch(torch.rand(1, 1, 4, 4, 4))
     with pytest.raises(ConfigError, match="2D slices on the CPU"):
-        released.transform(volume, volume, draws(), (4, 4, 4))
+        released_views(volume, volume, draws(), (4, 4, 4))
 
 
 # -- PairDataset -------------------------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from PIL import Image
 
 import adawac
 from adawac.data.parallel import run_jobs
+from adawac.data.sources.label_maps import find_label_maps, match_cases, region_scheme
 from adawac.errors import ConfigError, DataError, MissingFileError
 from adawac.evaluation import compare, folder_scores
 from adawac.evaluation.comparison import to_dict
-from adawac.evaluation.label_folders import find_label_maps, match_cases, region_scheme
 from adawac.metrics import score_volume
 from tests.data.scans import AFFINES, write_nifti
 from tests.evaluation.label_map_folders import SHAPE, make_folders, maps_of, organs, values_of

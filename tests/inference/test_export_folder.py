@@ -12,11 +12,10 @@ from adawac.cli import run as command
 from adawac.config import ModelConfig
 from adawac.data.preprocessing import Preprocessing
 from adawac.errors import AdawacError, ConfigError, MissingFileError, RunError
-from adawac.inference.model_card import seal
 from adawac.inference.model_export import export_model
 from adawac.inference.prediction import predict
 from adawac.inference.trained import load_trained
-from adawac.inference.trained_network import check_harmless
+from adawac.inference.trained_network import check_harmless, seal
 from adawac.runs import save_checkpoint
 from tests.inference.made_runs import NAMES, make_run, noise, save
 

@@ -13,7 +13,7 @@ from torch import nn
 from adawac.cli import run as command
 from adawac.data.preprocessing import PICTURES, Preprocessing
 from adawac.errors import ConfigError, MissingDependencyError, MissingFileError, RunError
-from adawac.inference import onnx
+from adawac.inference import model_export
 from adawac.inference.model_export import export_model
 from adawac.inference.trained import load_trained
 from tests.inference.made_runs import NAMES, make_run
@@ -160,8 +160,8 @@ def test_what_is_not_torchs_is_not_written(tmp_path, run, monkeypatch):
         def save(self, path, external_data):
             path.write_bytes(b"something else")
 
-    monkeypatch.setattr(onnx.torch.onnx, "export", lambda *_, **__: Program())
-    monkeypatch.setattr(onnx, "_differences", lambda *_: iter([1e-6, 2e-4]))
+    monkeypatch.setattr(model_export.torch.onnx, "export", lambda *_, **__: Program())
+    monkeypatch.setattr(model_export, "_differences", lambda *_: iter([1e-6, 2e-4]))
     with pytest.raises(RunError, match=r"torch's logits within 0\.0001, but they differ by 0\.0002"):
         export_model(run, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
@@ -172,7 +172,7 @@ def test_what_cannot_be_exported_is_said(tmp_path, run, monkeypatch):
     def fail(*_, **__):
         raise ValueError("no such operator")
 
-    monkeypatch.setattr(onnx.torch.onnx, "export", fail)
+    monkeypatch.setattr(model_export.torch.onnx, "export", fail)
     with pytest.raises(RunError, match=r"cannot \(ValueError: no such operator\). Export a model folder instead"):
         export_model(run, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

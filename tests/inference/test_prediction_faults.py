@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adawac.errors import AdawacError, ConfigError, MissingFileError
-from adawac.inference import prediction, volumes
+from adawac.inference import label_files, volumes
 from adawac.inference.prediction import predict
 from tests.data.scans import flip_bit
 from tests.inference.made_runs import make_run, noise, save, thresholded
@@ -201,7 +201,7 @@ def test_a_full_disk(tmp_path, run, monkeypatch):
             pass
 
     monkeypatch.setattr(volumes.tempfile, "TemporaryFile", lambda dir: Full())
-    monkeypatch.setattr(prediction, "_check_folder", lambda out, *_: Path(out).mkdir())
+    monkeypatch.setattr("adawac.inference.prediction._check_folder", lambda out, *_: Path(out).mkdir())
     monkeypatch.setattr(Full, "__enter__", lambda self: self, raising=False)
     monkeypatch.setattr(Full, "__exit__", lambda *_: None, raising=False)
     (done,) = predict(run, scan, tmp_path / "out", device="cpu")
@@ -211,14 +211,14 @@ def test_a_full_disk(tmp_path, run, monkeypatch):
 
 def test_a_label_map_that_cannot_be_written(tmp_path, run, monkeypatch):
     scans = [save(tmp_path / "in" / f"{name}.nii.gz", noise()) for name in "ab"]
-    write = prediction.label_files.write_labels
+    write = label_files.write_labels
 
     def fail(path, *rest):
         if path.name == "a.nii.gz":
             raise OSError(28, "No space left on device")
         write(path, *rest)
 
-    monkeypatch.setattr(prediction.label_files, "write_labels", fail)
+    monkeypatch.setattr(label_files, "write_labels", fail)
     first, second = predict(run, scans, tmp_path / "out", device="cpu")
     assert "but got: No space left on device" in first.error
     assert second.error == ""

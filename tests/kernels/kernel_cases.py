@@ -25,8 +25,8 @@ def enlarge(device, ours, images, channels, height, width, skipped, bilinear, dt
     skip = skip.requires_grad_() if skipped else None
     gradient = draw(images, channels + skipped, 2 * height, 2 * width, seed=2, dtype=dtype, device=device)
     if ours:
-        from adawac.kernels.resizing import can_enlarge
-        from adawac.kernels.resizing import enlarge as function
+        from adawac.kernels.pixels import can_enlarge
+        from adawac.kernels.pixels import enlarge as function
 
         assert can_enlarge(x, (2 * height, 2 * width), skip)
         y = function(x, skip, bilinear=bilinear)
@@ -43,7 +43,7 @@ def pool(device, ours, images, channels, height, width, padding, ceil_mode, dtyp
     x = draw(images, channels, height, width, dtype=dtype, device=device).round(decimals=1)  # many are equal
     x = x.to(memory_format=LAST).requires_grad_()
     if ours:
-        from adawac.kernels.resizing import MaxPool2d
+        from adawac.kernels.pixels import MaxPool2d
 
         module = MaxPool2d(3, 2, padding, ceil_mode=ceil_mode)
         assert module.fits(x)
@@ -96,7 +96,7 @@ def stem(device, ours, images, outputs, height, width, bias, kernel=7, stride=2,
 
 def sums(device, ours, images, classes, pixels, last, squared, ignore, dtype=torch.float32):
     from adawac import losses
-    from adawac.kernels.class_sums import can_sum
+    from adawac.kernels.pixels import can_sum
 
     logits = draw(images, pixels, classes, dtype=dtype, device=device).transpose(1, 2)
     logits = (logits if last else logits.contiguous()).detach().requires_grad_()
@@ -116,7 +116,7 @@ def sums(device, ours, images, classes, pixels, last, squared, ignore, dtype=tor
 
 def warp(device, ours, channels, sizes, size, kind):
     from adawac.data import resample
-    from adawac.kernels.warp import can_warp
+    from adawac.kernels.pixels import can_warp
 
     generator = torch.Generator().manual_seed(4)
     maps = torch.randn((len(sizes), 2, 3), generator=generator) / 2

@@ -248,6 +248,7 @@ def test_inputs_that_the_kernels_cannot_take_go_to_torch(monkeypatch):
 
 
 def test_without_triton_torch_does_the_work(monkeypatch, caplog):
+    monkeypatch.setattr(availability, "_check_version", lambda: None)  # that of an installed one may be too old
     monkeypatch.setattr(availability, "INTERPRETED", True)
     monkeypatch.setitem(sys.modules, "adawac.kernels.norm_kernels", None)
     norms.works.cache_clear()
@@ -280,6 +281,7 @@ def test_a_trial_that_fails_says_so(caplog):
 
 
 def test_a_trial_runs_once_and_leaves_triton_as_it_is():
+    pytest.importorskip("triton", minversion="3.3")
     jit = pytest.importorskip("triton.runtime.jit")
     run, trials = jit.JITFunction.run, []
     assert availability.succeeds(torch.device("cpu"), lambda: trials.append(jit.JITFunction.run))

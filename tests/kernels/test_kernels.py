@@ -8,12 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from adawac import losses
-from adawac.kernels import availability, class_sums, fuse, norms
+from adawac.kernels import availability, fuse, norms
 from adawac.kernels.blocks import StdConv2d
 from adawac.kernels.convolutions import CastWeights, Conv2d, can_convolve_gray, can_standardise, gray
-from adawac.kernels.resizing import MaxPool2d, can_enlarge
+from adawac.kernels.pixels import MaxPool2d, can_enlarge, can_sum, can_warp
 from adawac.kernels.tokens import can_gelu, can_normalise
-from adawac.kernels.warp import can_warp
 from adawac.models import build
 from tests.kernels.interpreter import computed_by
 from tests.kernels.kernel_cases import CASES, computed
@@ -79,8 +78,7 @@ def willing(monkeypatch):
     monkeypatch.setattr(norms, "works", lambda device: True)
     monkeypatch.setattr("adawac.kernels.tokens.works", lambda device: True)
     monkeypatch.setattr("adawac.kernels.convolutions.works", lambda device: True)
-    monkeypatch.setattr("adawac.kernels.class_sums.works", lambda device: True)
-    monkeypatch.setattr("adawac.kernels.warp.works", lambda device: True)
+    monkeypatch.setattr("adawac.kernels.pixels.works", lambda device: True)
 
 
 def test_maps_that_cannot_be_enlarged_go_to_torch(willing):
@@ -180,12 +178,12 @@ def test_a_repeated_channel_is_recognised():
 
 def test_logits_that_the_kernel_cannot_take_go_to_torch(willing):
     logits, labels = torch.randn(2, 4, 9), torch.zeros(2, 9, dtype=torch.long)
-    assert class_sums.can_sum(logits, labels)
-    assert not class_sums.can_sum(logits.double(), labels)
-    assert not class_sums.can_sum(logits[:, :1], labels)
-    assert not class_sums.can_sum(torch.randn(2, 65, 9), labels)
-    assert not class_sums.can_sum(logits, labels.float())
-    assert not class_sums.can_sum(logits, labels[:, :5])
+    assert can_sum(logits, labels)
+    assert not can_sum(logits.double(), labels)
+    assert not can_sum(logits[:, :1], labels)
+    assert not can_sum(torch.randn(2, 65, 9), labels)
+    assert not can_sum(logits, labels.float())
+    assert not can_sum(logits, labels[:, :5])
 
 
 def test_images_that_the_warp_cannot_take_go_to_torch(willing):
@@ -252,7 +250,7 @@ def test_decoders_join_and_blocks_keep_their_numbers(willing, monkeypatch, name,
         monkeypatch.setattr(f"adawac.kernels.blocks.{function.__name__}", function)
     for function in (add, add_and_normalise, gelu_and_drop, split_heads):
         monkeypatch.setattr(f"adawac.kernels.blocks.{function.__name__}", function)
-    for kernel in ("norms.BatchNorm2d", "norms.GroupNorm", "resizing.MaxPool2d", "convolutions.Conv2d"):
+    for kernel in ("norms.BatchNorm2d", "norms.GroupNorm", "pixels.MaxPool2d", "convolutions.Conv2d"):
         monkeypatch.setattr(f"adawac.kernels.{kernel}.fits", lambda self, x, residual=None: False)
     options = {"dropout": 0.0} if name.startswith("transunet") else {}
     plain, fused = (build(name, 4, image_size=64, seed=0, **options)[0].to(memory_format=LAST) for _ in range(2))

@@ -237,7 +237,7 @@ def test_listing_names_sizes_and_taps_without_allocating():
 
 
 def test_listing_by_default_names_each_family():
-    from adawac.models.builder import _names
+    from adawac.models.networks import _names
 
     names = set(_names())
     assert {"unet", "smp:FPN/resnet34", "smp:DPT/tu-vit_base_patch16_224", "monai:DynUNet"} <= names

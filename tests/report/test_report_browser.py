@@ -498,15 +498,17 @@ def test_print_layout(reader: Reader):
 
 
 def test_a_page_that_follows_a_run_can_be_paused(browser: Any, folder: Path):
-    write_report(folder / "stopped", folder / "going.html", refresh=1.5)  # time enough to click in between
+    write_report(folder / "stopped", folder / "going.html", refresh=3)  # time enough to click in between
     opened = Reader(browser, folder / "going.html")
     with opened.page.expect_navigation():
         pass
     opened.page.wait_for_selector("html[data-ready]", state="attached")
-    opened.page.locator("#refresh").click()
-    assert opened.page.locator("#refresh").inner_text() == "Follow again"
-    opened.page.evaluate("window.same = true")
-    opened.page.wait_for_timeout(2500)
+    # At once, as the page may load again between two calls.
+    text = opened.page.locator("#refresh").evaluate(
+        "button => { button.click(); window.same = true; return button.innerText; }"
+    )
+    assert text == "Follow again"
+    opened.page.wait_for_timeout(4000)
     assert opened.page.evaluate("window.same") is True
     opened.context.close()
 
@@ -539,4 +541,15 @@ def test_scores_of_older_weights_are_said_to_be_that(browser: Any, tmp_path: Pat
     assert "scores/test-strict.csv is of epoch 3, but checkpoint last is of epoch 20 by now" in said
     assert "adawac evaluate run" in said
     assert opened.complaints == []
+    opened.context.close()
+
+
+def test_an_axis_for_equal_scores_has_ticks_that_differ(browser: Any, tmp_path: Path):
+    run = example_run(tmp_path / "run", slices=4, epochs=2)
+    write_scores(run.folder, "test-strict", [replace(score, value=144.2) for score in run.scores("test-strict")])
+    write_report(run.folder, tmp_path / "report.html")
+    opened = Reader(browser, tmp_path / "report.html")
+    ticks = opened.page.locator("svg[aria-label*='95 % intervals']").first.locator("text[text-anchor=middle]")
+    texts = ticks.all_text_contents()
+    assert len(texts) == len(set(texts)) > 1
     opened.context.close()

@@ -20,7 +20,7 @@ from adawac.errors import MissingFileError, RunError
 from adawac.figures.style import gradient_colours
 from adawac.report import Report, collect
 from adawac.report.blobs import MISSING, SIDE, Blobs, draw_area, draw_image, draw_outline, draw_picture, quantise, thin
-from adawac.report.score_table import rounded
+from adawac.report.contents import rounded
 from adawac.runs import (
     Bin,
     Calibration,

@@ -187,10 +187,10 @@ def test_the_order_of_methods_is_compared(compared, dice, tau, agrees):
     comparison = compared(values, axes={"method": METHODS}, paper=IN_PAPER)
     by_dice, by_hd95 = comparison.orderings
     assert by_dice.paper == (("adawac",), ("acr-only",), ("pair",), ("baseline",))
-    assert by_dice.tau == pytest.approx(tau, nan_ok=True)
+    assert by_dice.kendall_tau == pytest.approx(tau, nan_ok=True)
     assert by_dice.agrees is agrees
     # HD95 is ten times the Dice here, and lower is better: the opposite of the order above.
-    assert by_hd95.tau == pytest.approx(-tau, nan_ok=True)
+    assert by_hd95.kendall_tau == pytest.approx(-tau, nan_ok=True)
     assert by_hd95.paper == by_dice.paper
     assert by_hd95.agrees is (tau == -1.0)
 
@@ -200,7 +200,7 @@ def test_a_method_that_the_paper_does_not_have_is_in_neither_order(compared):
     paper = {method: numbers for method, numbers in IN_PAPER.items() if method != "pair"}
     by_dice, _ = compared(values, axes={"method": METHODS}, paper=paper).orderings
     assert by_dice.ours == by_dice.paper == (("adawac",), ("acr-only",), ("baseline",))
-    assert (by_dice.agrees, by_dice.tau, by_dice.left_out) == (True, 1.0, ("pair",))
+    assert (by_dice.agrees, by_dice.kendall_tau, by_dice.left_out) == (True, 1.0, ("pair",))
 
 
 def test_groups_are_ordered_by_themselves(compared):

@@ -78,7 +78,7 @@ def on_both_engines(names, daily=frozenset()):
         return slow + ([pytest.mark.filterwarnings("ignore")] if engine == "ray" else [])
 
     grids = [pytest.param(engine, name, marks=marks(engine, name)) for engine in ("local", "ray") for name in names]
-    return pytest.mark.parametrize(("engine", "name"), grids, indirect=["engine"])
+    return pytest.mark.parametrize(("engine", "name"), grids, indirect=["engine"], scope="module")
 
 
 @on_both_engines(TABLES, DAILY)

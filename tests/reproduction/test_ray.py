@@ -11,8 +11,8 @@ from adawac.cli import run as command
 from adawac.data.parallel import ray_session
 from adawac.errors import ConfigError
 from adawac.reproduction import reproduce
+from adawac.reproduction.engines import RayEngine, _needs
 from adawac.reproduction.jobs import Job
-from adawac.reproduction.ray_engine import RayEngine, _needs
 from adawac.runs import list_runs
 from tests import ray_cluster
 from tests.ray_cluster import ray_only

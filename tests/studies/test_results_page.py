@@ -26,7 +26,7 @@ from studies.collect import collect_runs, mean_intensity
 from studies.entries import _ratio, between_share
 from studies.layout import FOLDER, Picture, find_runs, read_grids, read_layout, studies
 from studies.overview import _draw, _lines, draw_overview
-from studies.page import MEASURES, blocks, expectations
+from studies.page import MEASURES, blocks, expectations, headlines
 from studies.recommendations import Study, recommendations
 
 ACDC = FOLDER / "acdc"
@@ -583,9 +583,13 @@ class TestSeveralGrids:
         self.write(layout, "first", *({**entry(row, 1, 0, (1, 1)), "validated": dice} for row, dice in last.items()))
         monkeypatch.setattr("studies.page._ON_FOLDS", ("ada", "endless"))
         defaults = replace(layout, matrices={"candidates": replace(layout.matrices["all"], validations=2)})
-        study = replace(layout, name="first", title="First", grids={})
-        said = "test cases not scored yet; on validation cases AdaWAC: +30.0 (1 seed)."
-        assert expectations([study], study.page.parent / "index.md", defaults) == f"- **[First](both.md)**: {said}"
+        study = replace(layout, name="first", title="First", grids={}, expect=[("small", "base", "ada")])
+        said = "test cases not scored yet; on validation cases\n    - AdaWAC: +30.0 (1 seed)"
+        page = study.page.parent / "index.md"
+        assert expectations([study], page, defaults) == f"- **[First](both.md)**: {said}"
+        short = headlines([study], page, defaults)
+        assert short.startswith("- **[First](both.md)**, ")
+        assert short.endswith("without a label: +30.0 (1 seed), on [validation cases](both.md)")
 
     def test_a_grid_alone_is_collected(self, trained, tmp_path, layout):
         folder, _ = trained
@@ -598,16 +602,30 @@ def test_the_overview_says_what_was_run_and_what_was_not(layout, tmp_path):
     expect = [("small", "base", "ada"), ("never run", "endless", "ada"), ("half", "half", "ada")]
     layout = replace(layout, page=tmp_path / "pages" / "phantoms.md", expect=expect)
     page, defaults = tmp_path / "index.md", read_layout(FOLDER / "defaults")
-    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: not run yet."
+    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: not run yet"
     entries = [entry("base", 1, 0.7, (1, 1)), entry("ada", 1, 0.8, (1, 1)), entry("ada", 2, 0.1, (1, 1))]
     Path(only_grid(layout).results).write_text(json.dumps({"runs": entries}))
     share = "3 % of the training slices without a label"
-    assert (
-        expectations([layout], page, defaults) == f"- **[Phantoms](pages/phantoms.md)**, {share}: small +10.0 (1 seed)."
+    line, part = expectations([layout], page, defaults).split("\n")
+    assert line == f"- **[Phantoms](pages/phantoms.md)**, {share}:"
+    assert part == "    - small: +10.0 (1 seed)"
+    half = [entry("half", 1, 0.7, (1, 1)), entry("ada", 1, 0.8, (1, 1))]  # not the row of all samples
+    Path(only_grid(layout).results).write_text(json.dumps({"runs": half}))
+    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**:\n    - half: +10.0 (1 seed)"
+    assert headlines([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: not run yet"
+
+
+def test_the_first_page_quotes_the_first_comparison_of_each_study(layout, tmp_path):
+    layout = replace(
+        layout, page=tmp_path / "pages" / "phantoms.md", expect=[("a", "base", "ada"), ("b", "half", "ada")]
     )
-    part = [entry("half", 1, 0.7, (1, 1)), entry("ada", 1, 0.8, (1, 1))]  # not the row of all samples
-    Path(only_grid(layout).results).write_text(json.dumps({"runs": part}))
-    assert expectations([layout], page, defaults) == "- **[Phantoms](pages/phantoms.md)**: half +10.0 (1 seed)."
+    runs = {("base", 1): 0.7, ("base", 2): 0.6, ("ada", 1): 0.8, ("ada", 2): 0.8, ("half", 1): 0.1}
+    made = [entry(row, seed, dice, (1, 1)) for (row, seed), dice in runs.items()]
+    Path(only_grid(layout).results).write_text(json.dumps({"runs": made}))
+    line = headlines([layout], tmp_path / "index.md", read_layout(FOLDER / "defaults"))
+    assert line == (
+        "- **[Phantoms](pages/phantoms.md)**, 3 % of the training slices without a label: +15.0 ± 7.1 (2 seeds)"
+    )
 
 
 @pytest.mark.parametrize("study", [study for study in studies() if read_grids(study)], ids=lambda study: study.name)

@@ -13,8 +13,8 @@ from adawac.errors import BusyError, ConfigError, MissingFileError, RunError, Un
 from adawac.runs import Run
 from adawac.runs.recorder import EpochRecord
 from adawac.train import engine, fit
-from adawac.train.forward import Views
 from adawac.train.setup import set_up
+from adawac.train.step import Views
 from tests.networks.small_network import small
 
 

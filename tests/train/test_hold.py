@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adawac.errors import ConfigError
-from adawac.runs.epoch_statistics import warn_of_rush
+from adawac.runs.history import warn_of_rush
 from adawac.train import fit
 from tests.train.test_engine import assert_same, interrupt_and_compare
 

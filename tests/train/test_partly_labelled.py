@@ -9,7 +9,7 @@ from adawac.data.cases import IGNORED, leave_out_ignored
 from adawac.data.preparation import prepare
 from adawac.errors import ConfigError, RunError
 from adawac.evaluation.case_scores import Rules, score_case
-from adawac.figures.catalogue import draw
+from adawac.figures import draw
 from adawac.metrics import score_volume
 from adawac.report import collect
 from adawac.runs import Run

@@ -9,10 +9,9 @@ from adawac.config import OptimConfig, TrainConfig, load
 from adawac.config.settings import recipe_names, recipe_path
 from adawac.errors import MissingFileError
 from adawac.objective import PRESETS
-from adawac.runs.epoch_statistics import separation, summarise
-from adawac.train.forward import Views
+from adawac.runs.history import separation, summarise
 from adawac.train.setup import average, build_optimizer
-from adawac.train.step import learning_rate
+from adawac.train.step import Views, learning_rate
 
 
 @pytest.mark.parametrize(

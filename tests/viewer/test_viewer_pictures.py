@@ -55,7 +55,10 @@ def test_a_mask_in_colours_and_one_of_another_size(picture, tmp_path):
     Image.fromarray(np.where(pixels == 200, 255, 0).astype(np.uint8)).save(tmp_path / "colours.png")
     Image.fromarray(np.zeros((20, 40), dtype=np.uint8)).save(tmp_path / "small.png")
     scene = build_scene(photo, [tmp_path / "colours.png", tmp_path / "small.png"])
-    assert len(scene.description["layers"][0]["values"]) == 4  # black, red, green and blue
+    black, *values = scene.description["layers"][0]["values"]
+    assert (black, values) == (0, [0xFF0000FF, 0xFF00FF00, 0xFFFF0000])
+    shown = [(row["name"], row["colour"]) for row in scene.description["classes"]]
+    assert shown == [(colour, colour) for colour in ("#0000ff", "#00ff00", "#ff0000")]
     assert scene.notes == ("small.png has another shape than the scan; it is drawn where its own affine says.",)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from adawac.errors import ConfigError
 from adawac.viewer import Viewer, serve
-from adawac.viewer.server import LoopbackServer, Resource
+from adawac.viewer.viewer import LoopbackServer, Resource
 from tests.viewer.viewed_scans import block, make_scan, save
 
 

@@ -151,7 +151,7 @@ def diagnose(
     keywords = {**options.keywords(), **vars(annotation)}
     report = look(data, source, axis=axis, threshold=threshold, workers=workers, **keywords)
     if figure is not None:
-        from adawac.data.diagnosis_figure import save_diagnosis
+        from adawac.data.diagnosis_report import save_diagnosis
 
         save_diagnosis(report, figure)
     if as_json:
@@ -269,15 +269,15 @@ def _about_classes(names: tuple[str, ...]) -> str:
 
 
 def _about_splits(store: Path, table: "SampleTable") -> str:
-    """Return what to add where nothing says who trains and who tests, or where those who test have no labels."""
+    """Return what to add where no case is marked for training or testing, or where the test cases have no labels."""
     from adawac.data.splits import labelled, suggest_split
 
     known = table.take(labelled(table))
     splits = set(table.split.tolist())
-    who = next((who for part, who in (("train", "trains"), ("test", "tests")) if part not in splits), None)
-    if who is None and "test" in known.split:
+    purpose = next((word for part, word in (("train", "training"), ("test", "testing")) if part not in splits), None)
+    if purpose is None and "test" in known.split:
         return ""
-    problem = f"Nothing says who {who}" if who else "The test scans have no labels to score with"
+    problem = f"No case is marked for {purpose}" if purpose else "The test scans have no labels to score with"
     if split := suggest_split(known.patient, known.group, known.split):
         return f"\n{problem}: give --split {split}, as in {_train_command(store, split=split)}"
     return f"\n{problem}, and one labelled patient cannot be divided: prepare more of them."
@@ -306,7 +306,8 @@ def classes_of(texts: tuple[str, ...] | None) -> dict[str, tuple[int, ...]] | No
             numbers = ()
         if not name or not numbers:
             raise ConfigError(
-                f"Expected a class with its label values, but got {text!r}. Write it like liver=1, or vessel=2,3."
+                f"Expected a class with its label values, but got {text!r}. Write it like liver=1, vessel=2,3, or, "
+                "where masks have colours, crack=#ff0000."
             )
         if name in classes:
             raise ConfigError(f"Expected each class once, but got {name!r} twice. Write it like {name}=1,2.")

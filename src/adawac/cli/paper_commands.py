@@ -40,13 +40,9 @@ def reproduce(
         Literal["paper", "official", "both"] | None, Parameter(help="As the text says, or as released.")
     ] = None,
     changes: Annotated[
-        tuple[str, ...],
-        Parameter(name="--set", help="A setting of all runs, as path=value; may be repeated.", show_default=False),
+        tuple[str, ...], Parameter(name="--set", help="A setting of all runs, as path=value; may be repeated.")
     ] = (),
-    only: Annotated[
-        tuple[str, ...],
-        Parameter(help="Rows of these names, with * for anything; may be repeated.", show_default=False),
-    ] = (),
+    only: Annotated[tuple[str, ...], Parameter(help="Rows of these names, with * for anything; may be repeated.")] = (),
     seconds: Annotated[
         float | None,
         Parameter(help="After this time begin nothing, save and stop what runs; the same command goes on."),
@@ -55,14 +51,11 @@ def reproduce(
         tuple[Path, ...],
         Parameter(help="Run nothing: add the runs below this folder to the grid's results file; may be repeated."),
     ] = (),
-    quick: Annotated[
-        bool, Parameter(help="The same grid on the phantom, small: not the paper's numbers.", show_default=False)
-    ] = False,
+    quick: Annotated[bool, Parameter(help="The same grid on the phantom, small: not the paper's numbers.")] = False,
     phantom: Annotated[
-        bool,
-        Parameter(help="Take a store of phantom scans for a table of the paper: not its numbers.", show_default=False),
+        bool, Parameter(help="Take a store of phantom scans for a table of the paper: not its numbers.")
     ] = False,
-    list_: Annotated[bool, Parameter(name="--list", help="List the tables and figures.", show_default=False)] = False,
+    list_: Annotated[bool, Parameter(name="--list", help="List the tables and figures.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run a table or figure of the paper and set our numbers beside the paper's.
@@ -182,7 +175,7 @@ def _show_failures(console: "Console", found: "Reproduction") -> None:
 def theory(
     *,
     out: Annotated[Path, Parameter(help="Folder for the figures and numbers.")],
-    quick: Annotated[bool, Parameter(help="Smaller grids: seconds, not a minute.", show_default=False)] = False,
+    quick: Annotated[bool, Parameter(help="Smaller grids: seconds, not a minute.")] = False,
     seed: Annotated[int, Parameter(help="Draws the instances and the order of the samples.")] = 0,
     as_json: AsJson = False,
 ) -> None:

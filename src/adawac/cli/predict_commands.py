@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from adawac.inference.confidence import Uncertainty
     from adawac.inference.model_export import Exported, ExportFormat
-    from adawac.inference.prediction import Prediction
+    from adawac.inference.scan_segmentation import Prediction
 
 CheckpointOption = Annotated[str | None, Parameter(help="last, best or another one; what the run selects by default.")]
 TrustCode = Annotated[bool, Parameter(help="Allow a model folder to import code that it names. Know who made it.")]

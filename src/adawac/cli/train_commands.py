@@ -382,7 +382,7 @@ def demo(
     pictures: Annotated[
         bool, Parameter(help="Draw pictures of surfaces, nine in ten without a defect, instead of abdomens.")
     ] = False,
-    epochs: Annotated[int | None, Parameter(help="Passes over the training samples; by default 26, or 40.")] = None,
+    epochs: Annotated[int | None, Parameter(help="Passes over the training samples; by default 40.")] = None,
     seed: Annotated[int, Parameter(help="Draws the network, the views and the order of the samples.")] = 1,
     as_json: AsJson = False,
 ) -> None:

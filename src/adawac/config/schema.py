@@ -39,7 +39,7 @@ def setting(
         "aliases": aliases.split(),
     }
     if isinstance(default, dict):  # every object needs its own
-        return cast(T, dataclasses.field(default_factory=lambda: dict(default), metadata=metadata))
+        return cast("T", dataclasses.field(default_factory=lambda: dict(default), metadata=metadata))
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -111,7 +111,7 @@ def from_dict(cls: type[C], data: Mapping[str, Any], *, source: str | None = Non
         problems.extend(built.library_conflicts())
     if problems:
         raise _InvalidError(cls, problems, source)
-    return cast(C, built)
+    return cast("C", built)
 
 
 def to_dict(config: Config) -> dict[str, Any]:

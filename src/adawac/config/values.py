@@ -1,7 +1,7 @@
 """Values and types: what a field's annotation accepts, what it makes of it, and how to say so."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -75,6 +75,15 @@ def plain(value: Any) -> Any:
     if getattr(value, "ndim", None) == 0:  # a scalar of NumPy or torch
         return value.item()
     return value
+
+
+def flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value by its dotted path; an empty mapping is one."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def _convert(kind: Any, value: Any) -> Any:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from adawac.data.cases import Case, CaseRef, check_case, class_pixels, is_label_sparse
+from adawac.data.cases import CaseRef, check_case, class_pixels, is_label_sparse
 from adawac.data.diagnosis_report import CaseReport, ClassReport, Diagnosis, recommend, training_cases
 from adawac.data.parallel import run_jobs
-from adawac.data.preprocessing import as_shares, unnamed_ct
+from adawac.data.preprocessing import as_shares, nearest_orientation, unnamed_ct
 from adawac.data.sources import Source, build_source, detect_source
 from adawac.data.sources.pictures import PictureSource
 from adawac.data.sources.source import about_unused_labels, alike, missing_labels, show_value
@@ -161,15 +161,9 @@ def _look(
         pixels = class_pixels(np.moveaxis(case.label, axis, 0), case.num_classes)
     size = int(np.prod(case.shape)) // len(images)
     report = _report(ref, case.shape, pixels, size, np.percentile(case.image, _PERCENTS).tolist(), threshold, blank)
-    return replace(report, **_geometry(case)), digests
-
-
-def _geometry(case: Case) -> dict[str, Any]:
-    from nibabel.orientations import aff2axcodes
-
-    if case.affine is None:
-        return {}
-    return {"spacing": case.spacing, "orientation": "".join(aff2axcodes(case.affine))}
+    if case.affine is not None:
+        report = replace(report, spacing=case.spacing, orientation=nearest_orientation(case.affine))
+    return report, digests
 
 
 # A slice that is looked at in parts: its number, a part of its image and of its label.

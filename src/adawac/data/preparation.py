@@ -16,7 +16,7 @@ import numpy as np
 
 from adawac.data.cases import CaseRef, SampleTable, Unit
 from adawac.data.parallel import check_engine, check_workers, run_jobs, share_of
-from adawac.data.preprocessing import Normalisation, Preprocessing, find_orientation, unnamed_ct
+from adawac.data.preprocessing import Normalisation, Preprocessing, find_orientation, nearest_orientation, unnamed_ct
 from adawac.data.sources import Source, build_source
 from adawac.data.sources.scan_files import read_json
 from adawac.data.sources.source import alike, check_refs, missing_labels
@@ -445,9 +445,7 @@ def _common_orientation(infos: Mapping[str, CaseInfo]) -> str | None:
 
 
 def _warn_of_orientations(infos: Mapping[str, CaseInfo], preprocessing: Preprocessing) -> None:
-    from nibabel.orientations import aff2axcodes
-
-    codes = Counter("".join(aff2axcodes(np.array(i.affine))) for i in infos.values() if i.affine is not None)
+    codes = Counter(nearest_orientation(info.affine) for info in infos.values() if info.affine is not None)
     if len(codes) > 1 and preprocessing.orientation is None:
         log.warning(
             "The scans have different orientations (%s), so axis %d is not the same direction in all of them; "

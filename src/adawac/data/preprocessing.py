@@ -232,16 +232,21 @@ def is_orientation(codes: object) -> bool:
     return isinstance(codes, str) and len(codes) == 3 and all(len(pair & set(codes)) == 1 for pair in pairs)
 
 
+def nearest_orientation(affine: npt.ArrayLike) -> str:
+    """Return where the voxel axes point at a guess, such as "RAS"."""
+    from nibabel.orientations import aff2axcodes
+
+    return "".join(aff2axcodes(np.asarray(affine)))
+
+
 def find_orientation(affine: npt.ArrayLike | None) -> str | None:
     """Return where the voxel axes point, such as "RAS"; None without an affine, or where they point in between."""
     if affine is None:
         return None
-    from nibabel.orientations import aff2axcodes
-
     directions = np.asarray(affine, dtype=np.float64)[:3, :3]
     directions = directions / np.linalg.norm(directions, axis=0)
     clear = bool((np.abs(directions).max(axis=0) >= _CLEAR).all())
-    return "".join(aff2axcodes(np.asarray(affine))) if clear else None
+    return nearest_orientation(affine) if clear else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,7 +430,7 @@ def unnamed_ct(preprocessing: Preprocessing, lowest: float) -> str:
     if preprocessing.clip_quantile is None or lowest > _AIR:
         return ""
     return (
-        f"Intensities begin at {lowest:g}, as those of CT in Hounsfield units do, but nothing says that the scans are "
-        "CT, so they are clipped at a quantile. If they are CT, prepare them with --window -125 275, the paper's, or "
-        "another range."
+        f"Intensities begin at {lowest:g}, as in CT (Hounsfield units), but the data does not say that the scans are "
+        "CT, so they are clipped at a quantile. If they are CT, prepare them with --modality CT, which clips to "
+        "[-125, 275], or with another --window."
     )

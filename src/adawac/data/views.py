@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from adawac.config import ViewConfig as ViewConfig  # part of this module, too
-from adawac.data.resample import Ragged, column, warp
+from adawac.data.resample import Ragged, column, released_views, warp
 from adawac.errors import ConfigError, DataError, ShapeError
 
 Word = int | Tensor
@@ -209,9 +209,7 @@ def make_views(
     view = torch.arange(num_views, device=sample.device).repeat_interleave(count)
     draws = sample_views(config, seed, epoch, sample[rows], view, dims)
     if config.mode == "released":
-        from adawac.data.released import transform
-
-        x, y, theta = transform(images.select(rows), labels.select(rows), draws, size)
+        x, y, theta = released_views(images.select(rows), labels.select(rows), draws, size)
     else:
         theta = draws.theta((images.shapes if extent is None else extent).float()[rows])
         both = images.select(rows), labels.select(rows)

@@ -43,21 +43,13 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Comparison": "comparison:Comparison",
-        "Detection": "statistics:Detection",
-        "Difference": "statistics:Difference",
-        "Evaluation": "evaluation_record:Evaluation",
-        "Fault": "folder_scores:Fault",
-        "FolderScores": "folder_scores:FolderScores",
-        "Summary": "statistics:Summary",
-        "bootstrap_interval": "statistics:bootstrap_interval",
-        "calibrate": "calibration:calibrate",
-        "by_patient": "statistics:by_patient",
-        "compare": "comparison:compare",
-        "count_detections": "statistics:count_detections",
-        "evaluate": "evaluator:evaluate",
-        "paired_difference": "statistics:paired_difference",
-        "score": "folder_scores:score",
-        "summarise": "statistics:summarise",
+        "calibration": "calibrate",
+        "comparison": "Comparison compare",
+        "evaluation_record": "Evaluation",
+        "evaluator": "evaluate",
+        "folder_scores": "Fault FolderScores score",
+        "statistics": (
+            "Detection Difference Summary bootstrap_interval by_patient count_detections paired_difference summarise"
+        ),
     },
 )

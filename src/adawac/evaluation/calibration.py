@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from adawac.data.cases import IGNORED
+from adawac.data.cases import IGNORED, Array
 from adawac.errors import DataError, RunError
 from adawac.evaluation.plan import Plan, plan_run
 from adawac.files import explained
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Logits = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
@@ -73,35 +72,25 @@ def calibrate(
     from adawac.inference.predictor import Predictor, find_device
     from adawac.inference.trained import load_trained
 
-    plan = plan_run(
-        run if isinstance(run, Run) else Run(run),
-        stores={},
-        data=None if data is None else Path(data),
-        part=part,
-        checkpoint=checkpoint,
-        convention="strict",
-        spacing=None,
-        tolerance=1.0,
-        tta=tta,
-    )
+    plan = plan_run(run, part=part, data=data, checkpoint=checkpoint, tta=tta)
     options: dict[str, Any] = {"device": find_device(device), "precision": precision, "tta": tta}
     predictor = Predictor.of([load_trained(plan.run, plan.checkpoint)], batch_size=batch_size, **options)
     pixels = DrawnPixels(plan, tta=tta)
     for case in plan.cases:
-        for label, answer in predict_blocks(plan, predictor, case, logits=True):
+        for label, answer in predict_blocks(plan, predictor, case):
             pixels.add(label, answer.logits)
     return pixels.calibrate()
 
 
 def predict_blocks(
-    plan: Plan, predictor: "Predictor", case: str, *, probabilities: bool = False, logits: bool = False
+    plan: Plan, predictor: "Predictor", case: str, *, probabilities: bool = False
 ) -> "Iterator[tuple[Array, Answer]]":
-    """Yield labels (P, H, W) and what networks say of the same slices, some of a case at a time."""
+    """Yield labels (P, H, W) and what networks say of the same slices, logits too, some of a case at a time."""
     images, label = plan.store.stack(case)
     assert label is not None  # only labelled cases are planned
     blocks = (images[start : start + _SLICES] for start in range(0, len(images), _SLICES))
     start = 0
-    for answer in predictor.run(blocks, probabilities=probabilities, logits=logits):
+    for answer in predictor.run(blocks, probabilities=probabilities, logits=True):
         stop = start + len(answer.labels)
         yield label[start:stop], answer
         start = stop

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -98,7 +98,8 @@ def score_case(store: Path | str, case: str, prediction: Array, rules: Rules) ->
         prediction: (positions, H, W) class indices, as the store cuts the case into slices.
         rules: How to score.
     """
-    opened = _open(str(store))
+    record = Path(store) / "store.json"
+    opened = _open(Path(store), record.stat().st_mtime_ns if record.is_file() else 0)
     _, label = opened.stack(case)
     assert label is not None  # only labelled cases are scored
     pred, truth, spacing = _native(opened, case, prediction, label)
@@ -224,4 +225,7 @@ def _native(store: Store, case: str, prediction: Array, label: Array) -> tuple[A
     return undone, truth, info.native_spacing
 
 
-_open = cache(Store)  # a worker scores many cases of one store
+@lru_cache(maxsize=1)  # a worker scores many cases of one store
+def _open(store: Path, written: int) -> Store:
+    """Open a store; one that was prepared again, at another time, is another one."""
+    return Store(store)

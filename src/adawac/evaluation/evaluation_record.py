@@ -259,7 +259,7 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers of all tables as plain values for JSON; null stands for what is not a number."""
         names = ("name", "dataset", "part", "checkpoint", "convention", "unit", "num_cases", "num_patients")
-        described: dict[str, Any] = strict(
+        return strict(  # type: ignore[no-any-return]
             {
                 "run": self.run.folder,
                 "summary": self.run.summary,
@@ -273,7 +273,6 @@ class Evaluation:
                 "slices": [asdict(summary) for summary in self.slice_summaries],
             }
         )
-        return described
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,9 +87,9 @@ def evaluate(
     stores: dict[Path, Any] = {}
     plans = [
         plan_run(
-            run if isinstance(run, Run) else Run(run),
+            run,
             stores=stores,
-            data=None if data is None else Path(data),
+            data=data,
             part=part,
             checkpoint=checkpoint,
             convention=convention,
@@ -146,7 +146,18 @@ def _evaluate(
     # Predicted while the last cases are scored.
     galleries = {"train": predict_slices(plan, predictor, training_slices(plan.run, gallery))}
     results = {case: future.result() for case, future in waiting}
-    evaluation = _assemble(plan, results, metrics)
+    evaluation = assemble(
+        [(plan.scored_case(case), result) for case, result in results.items()],
+        run=plan.run,
+        name=plan.name,
+        dataset=plan.store.dataset,
+        part=plan.part,
+        checkpoint=plan.checkpoint,
+        epoch=plan.epoch,
+        rules=plan.rules,
+        metrics=metrics,
+        class_names=plan.store.class_names,
+    )
     telling = predict_slices(plan, predictor, telling_slices(evaluation)[:gallery])
     galleries[plan.part] = galleries.get(plan.part, {}) | telling
     return evaluation, {f"{part}-{plan.gallery}": [*slices.values()] for part, slices in galleries.items() if slices}
@@ -162,18 +173,3 @@ def _predictions(plan: Plan, predictor: "Predictor") -> Iterator[Array]:
         tiles = (plan.store.read(case, position)[0] for position in range(len(rows)))
         pages = np.concatenate(list(predictor.blend(tiles, tiling))).reshape(-1, tiling.height, tiling.width)
         yield np.stack([tile for page in pages for tile in tiling.cut(page)])
-
-
-def _assemble(plan: Plan, results: dict[str, CaseResult], metrics: tuple[str, ...]) -> Evaluation:
-    return assemble(
-        [(plan.scored_case(case), result) for case, result in results.items()],
-        run=plan.run,
-        name=plan.name,
-        dataset=plan.store.dataset,
-        part=plan.part,
-        checkpoint=plan.checkpoint,
-        epoch=plan.epoch,
-        rules=plan.rules,
-        metrics=metrics,
-        class_names=plan.store.class_names,
-    )

@@ -1,8 +1,6 @@
 """`score`: label maps of any tool, a folder of them or several side by side, against the truth."""
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,25 +14,29 @@ import numpy as np
 from adawac.data.cases import sample_id
 from adawac.data.parallel import check_engine, run_jobs, share_of
 from adawac.data.preprocessing import PreparedGrid, Preprocessing
-from adawac.data.sources.label_maps import PICTURES, LabelMap, label_map_stem, put_on_one_grid, read_label_map
+from adawac.data.sources.label_maps import (
+    LABELS,
+    PICTURES,
+    LabelMap,
+    LabelScheme,
+    Matches,
+    find_label_maps,
+    find_scheme,
+    label_map_stem,
+    match_cases,
+    put_on_one_grid,
+    read_label_map,
+    some,
+)
 from adawac.data.sources.nifti import patient_of, read_groups
 from adawac.data.sources.scan_files import label_values
 from adawac.data.sources.source import as_classes
 from adawac.errors import AdawacError, ConfigError, DataError, MissingFileError
 from adawac.evaluation.case_scores import CaseResult, DistanceUnit, Maps, Rules, score_maps
 from adawac.evaluation.evaluation_record import Evaluation, PredictionFolder, ScoredCase, assemble
-from adawac.evaluation.label_folders import (
-    LABELS,
-    LabelScheme,
-    Matches,
-    find_label_maps,
-    find_scheme,
-    match_cases,
-    some,
-)
 from adawac.evaluation.plan import IN_VOXELS, checked_metrics
 from adawac.evaluation.scorers import default_workers
-from adawac.files import explained, write_text
+from adawac.files import explained, write_csv, write_text
 from adawac.metrics import ClassScore
 from adawac.metrics.masks import checked_convention, checked_tolerance
 from adawac.runs import Score
@@ -187,7 +189,8 @@ def score(
     if waiting := len(cases) - len(outcomes):
         return FolderScores(evaluations=[], faults=[], waiting=waiting)
     outcomes = {case: outcomes[case] for case in cases}
-    dataset = _dataset(about[0].resolve())
+    folder = about[0].resolve()
+    dataset = folder.parent.name if folder.name.lower() in LABELS else folder.name  # that of its label maps lies in it
     evaluations = []
     for number, listed in enumerate(files):
         results = [
@@ -293,11 +296,6 @@ def _faults(files: Sequence[_Files], outcomes: Mapping[str, Sequence[CaseResult 
 
 def _without(names: Sequence[str]) -> str:
     return f"{len(names)} {'has' if len(names) == 1 else 'have'} none: {some(names)}."
-
-
-def _dataset(folder: Path) -> str:
-    """Return what a data set is called: as its folder, which that of its label maps lies in."""
-    return folder.parent.name if folder.name.lower() in LABELS else folder.name
 
 
 def _unit(truth: Sequence[Path], asked: DistanceUnit | None, convention: str) -> DistanceUnit:
@@ -492,12 +490,8 @@ def _scored_case(
 def write_case_scores(path: Path | str, evaluations: Sequence[Evaluation]) -> None:
     """Write the scores of each case as CSV: a row for each folder, case and class, a column for each metric."""
     rows = [row for evaluation in evaluations for row in _case_rows(evaluation)]
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), quoting=csv.QUOTE_MINIMAL)
-    writer.writeheader()
-    writer.writerows(rows)
     with explained(ConfigError, str(path), "Name another file."):
-        write_text(Path(path), file.getvalue())
+        write_csv(Path(path), list(dict.fromkeys(name for row in rows for name in row)), rows)
 
 
 def _case_rows(evaluation: Evaluation) -> Iterator[dict[str, Any]]:

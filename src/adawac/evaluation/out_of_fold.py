@@ -9,7 +9,7 @@ annotated, both are 255: there is no label to doubt.
 import csv
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from adawac.data.cases import IGNORED, leave_out_ignored
+from adawac.data.cases import IGNORED, Array, leave_out_ignored
 from adawac.errors import DataError, RunError, reading
 from adawac.evaluation.calibration import DrawnPixels, predict_blocks
 from adawac.evaluation.plan import Plan, plan_run
-from adawac.files import beside
+from adawac.files import beside, write_csv
 from adawac.runs import Run
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 TABLE = "samples.csv"
@@ -92,22 +91,12 @@ def predict_out_of_fold(run: Run, folder: Path) -> None:
         pixels.calibrate()
     except DataError as error:
         log.warning("The probabilities of %s are not calibrated. %s", run.folder, error)
-    _write_losses(folder / TABLE, losses)
+    write_csv(folder / TABLE, [field.name for field in fields(SampleLoss)], map(asdict, losses))
 
 
 def plan_fold(run: Run, convention: str = "strict") -> Plan:
     """Return what is to be predicted and scored: the cases that a run was to be validated on."""
-    return plan_run(
-        run,
-        stores={},
-        data=None,
-        part="val",
-        checkpoint=None,
-        convention=convention,
-        spacing=None,
-        tolerance=1.0,
-        tta=False,
-    )
+    return plan_run(run, part="val", convention=convention)
 
 
 def read_doubts(folder: Path, case: str) -> Doubts:
@@ -127,18 +116,8 @@ def read_losses(folder: Path) -> list[SampleLoss]:
         reading(lambda reason: RunError(f"Expected losses in {path}, but got: {reason}. Predict it again.")),
         path.open(newline="", encoding="utf-8") as file,
     ):
-        rows = list(csv.DictReader(file))
-        numbers: Iterable[Mapping[str, Any]] = (
-            {**row, "ell_ce": float(row["ell_ce"]), "ell_dice": float(row["ell_dice"])} for row in rows
-        )
-        return [SampleLoss(**row) for row in numbers]
-
-
-def _write_losses(path: Path, losses: Iterable[SampleLoss]) -> None:
-    with beside(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(SampleLoss)])
-        writer.writeheader()
-        writer.writerows(asdict(loss) for loss in losses)
+        rows: Iterator[dict[str, Any]] = csv.DictReader(file)
+        return [SampleLoss(**row | {name: float(row[name]) for name in ("ell_ce", "ell_dice")}) for row in rows]
 
 
 def _predict_case(
@@ -147,7 +126,7 @@ def _predict_case(
     """Return a case's maps and its samples' losses, and draw its pixels."""
     parts: list[Doubts] = []
     losses: list[tuple[float, float]] = []
-    for truth, (prediction, shares, logits) in predict_blocks(plan, predictor, case, probabilities=True, logits=True):
+    for truth, (prediction, shares, logits) in predict_blocks(plan, predictor, case, probabilities=True):
         assert shares is not None  # they were asked for
         pixels.add(truth, logits)
         parts.append(_doubts(prediction, shares, truth, plan.store.num_classes))

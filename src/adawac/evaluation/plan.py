@@ -15,7 +15,7 @@ from adawac.config import TrainConfig
 from adawac.data.cases import SampleTable, rows_by_value
 from adawac.data.splits import SPLITS, resolve_split
 from adawac.data.store import Store, is_store
-from adawac.errors import ConfigError, DataError, MissingFileError, RunError, UnknownNameError, near
+from adawac.errors import ConfigError, DataError, MissingFileError, RunError, check_known
 from adawac.evaluation.case_scores import DistanceUnit, Rules
 from adawac.evaluation.evaluation_record import CASE_METRICS, ScoredCase
 from adawac.metrics.masks import checked_convention, checked_tolerance
@@ -80,29 +80,29 @@ def checked_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
     """Return the metrics as they are called in scores, each once."""
     names = tuple(dict.fromkeys(metric.replace("-", "_") for metric in metrics))
     for name in names:
-        if name not in CASE_METRICS:
-            raise UnknownNameError(f"Expected a metric, but got {name!r}. Near names: {near(name, CASE_METRICS)}.")
+        check_known(name, CASE_METRICS, "a metric")
     if not names:
         raise ConfigError(f"Expected metrics, but got none. Name some of {', '.join(CASE_METRICS)}.")
     return names
 
 
 def plan_run(
-    run: Run,
+    run: Run | Path | str,
     *,
-    stores: dict[Path, Store],
-    data: Path | None,
     part: str,
-    checkpoint: str | None,
-    convention: str,
-    spacing: DistanceUnit | None,
-    tolerance: float,
-    tta: bool,
+    stores: dict[Path, Store] | None = None,
+    data: Path | str | None = None,
+    checkpoint: str | None = None,
+    convention: str = "strict",
+    spacing: DistanceUnit | None = None,
+    tolerance: float = 1.0,
+    tta: bool = False,
 ) -> Plan:
     """Return what to evaluate of a run, or raise an error that says why it cannot be done.
 
     `stores` has the open stores by path, and one that is opened here is added; the rest is as in `adawac.evaluate`.
     """
+    run = run if isinstance(run, Run) else Run(run)
     run.require("config.yaml", "data.json", "checkpoints")
     config = run.config
     assert config is not None  # it was required
@@ -117,7 +117,7 @@ def plan_run(
             config.epochs,
         )
     weights = run.checkpoint_name(checkpoint)
-    store = _open_store(run, config, data, stores)
+    store = _open_store(run, config, data, {} if stores is None else stores)
     _check_fits(run, store)
     table = resolve_split(store.table, config.data.split, config.seed)
     cases = _cases(table, store, part, config)
@@ -149,8 +149,8 @@ def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:40]
 
 
-def _open_store(run: Run, config: TrainConfig, data: Path | None, stores: dict[Path, Store]) -> Store:
-    path = data or config.data.store
+def _open_store(run: Run, config: TrainConfig, data: Path | str | None, stores: dict[Path, Store]) -> Store:
+    path = config.data.store if data is None else Path(data)
     if path is None:
         raise RunError(
             f"Expected the store that {run.folder} was trained on, but its configuration names none. Give it as `data`."

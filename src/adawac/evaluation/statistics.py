@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from adawac.errors import RunError, near
+from adawac.errors import RunError, check_known
 from adawac.metrics.surfaces import Array
 from adawac.runs import Score
 
@@ -217,9 +217,7 @@ def summarise(scores: Iterable[Score], metric: str) -> list[Summary]:
     """
     scores = list(scores)
     measured = [score for score in scores if score.metric == metric]
-    if not measured:
-        known = {score.metric for score in scores}
-        raise RunError(f"Expected a metric of these scores, but got {metric!r}. Near names: {near(metric, known)}.")
+    check_known(metric, {score.metric for score in scores}, "a metric of these scores", RunError)
     classes = sorted({score.label: score.class_name for score in measured}.items())
     return [_summary(metric, label, name, scores) for label, name in [*classes, (None, "mean")]]
 

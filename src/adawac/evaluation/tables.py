@@ -1,7 +1,5 @@
 """Evaluations as tables: text for the console, Markdown, LaTeX, CSV and JSON files."""
 
-import csv
-import io
 import json
 import math
 import os
@@ -10,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adawac.errors import ConfigError
 from adawac.evaluation.case_scores import DistanceUnit
@@ -25,7 +23,7 @@ from adawac.evaluation.comparison import (
 )
 from adawac.evaluation.evaluation_record import Evaluation, PredictionFolder
 from adawac.evaluation.statistics import VOLUMES, Detection, Summary, means_by
-from adawac.files import explained, write_text
+from adawac.files import explained, write_csv, write_text
 
 if TYPE_CHECKING:
     from adawac.evaluation.folder_scores import Fault
@@ -452,14 +450,17 @@ def write_tables(path: Path, evaluations: Sequence[Evaluation], faults: "Sequenc
     tables = [*(to_tables(evaluations) if evaluations else ()), *([_unscored(faults)] if faults else ())]
     everything = to_dict(evaluations) | ({"faults": [asdict(fault) for fault in faults]} if faults else {})
     texts = {
-        ".csv": lambda: _csv(evaluations),
         ".json": lambda: json.dumps(everything, indent=2, allow_nan=False) + "\n",
         ".md": lambda: to_markdown(tables),
         ".tex": lambda: to_latex(tables),
         ".html": lambda: to_html(tables, ", ".join(evaluation.label for evaluation in evaluations) or "scores"),
     }
     with explained(ConfigError, str(path), "Name another file."):
-        write_text(path, texts[path.suffix]())
+        if path.suffix == ".csv":
+            columns = ["run", "evaluation", "unit", *(field.name for field in fields(Summary))]
+            write_csv(path, columns, _summary_rows(evaluations))
+        else:
+            write_text(path, texts[path.suffix]())
 
 
 def _unscored(faults: "Sequence[Fault]") -> Table:
@@ -467,16 +468,7 @@ def _unscored(faults: "Sequence[Fault]") -> Table:
     return Table(title="Not scored", header=("predictions", "case", "why"), rows=rows)
 
 
-def _csv(evaluations: Sequence[Evaluation]) -> str:
-    rows = [
-        {"run": str(evaluation.run.folder), "evaluation": evaluation.name, "unit": evaluation.unit, **asdict(summary)}
-        for evaluation in evaluations
-        for summaries in evaluation.summaries.values()
-        for summary in summaries
-    ]
-    file = io.StringIO()
-    columns = ["run", "evaluation", "unit", *(field.name for field in fields(Summary))]
-    writer = csv.DictWriter(file, columns)
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+def _summary_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]:
+    for evaluation in evaluations:
+        facts = {"run": str(evaluation.run.folder), "evaluation": evaluation.name, "unit": evaluation.unit}
+        yield from (facts | asdict(summary) for rows in evaluation.summaries.values() for summary in rows)

@@ -66,7 +66,7 @@ def measures(run: Run) -> Measures:
 
 
 def _computed(run: Run) -> list[dict[str, Any]]:
-    from adawac.runs.epoch_statistics import separation as of_epoch
+    from adawac.runs.history import separation as of_epoch
 
     assert run.samples is not None  # it was required
     sparse = run.samples.label_sparse

@@ -23,30 +23,24 @@ __all__ = [
 
 if TYPE_CHECKING:
     from adawac.inference.label_files import keep_largest_components
-    from adawac.inference.model_export import Exported, export_model, save_model
-    from adawac.inference.onnx import export_onnx
-    from adawac.inference.prediction import Prediction, predict
+    from adawac.inference.model_export import Exported, export_model, export_onnx, save_model
+    from adawac.inference.prediction import predict
     from adawac.inference.predictor import Ensemble, Predictor
     from adawac.inference.scan_search import Scan, find_cases, find_scans
+    from adawac.inference.scan_segmentation import Prediction
     from adawac.inference.trained import load_trained
 from adawac.inference.trained_network import Trained
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Ensemble": "predictor:Ensemble",
-        "Exported": "model_export:Exported",
-        "Prediction": "prediction:Prediction",
-        "Predictor": "predictor:Predictor",
-        "Scan": "scan_search:Scan",
-        "Trained": "trained_network:Trained",
-        "export_model": "model_export:export_model",
-        "export_onnx": "onnx:export_onnx",
-        "find_cases": "scan_search:find_cases",
-        "find_scans": "scan_search:find_scans",
-        "keep_largest_components": "label_files:keep_largest_components",
-        "load_trained": "trained:load_trained",
-        "predict": "prediction:predict",
-        "save_model": "model_export:save_model",
+        "label_files": "keep_largest_components",
+        "model_export": "Exported export_model export_onnx save_model",
+        "prediction": "predict",
+        "predictor": "Ensemble Predictor",
+        "scan_search": "Scan find_cases find_scans",
+        "scan_segmentation": "Prediction",
+        "trained": "load_trained",
+        "trained_network": "Trained",
     },
 )

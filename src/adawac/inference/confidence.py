@@ -3,8 +3,6 @@
 Everything comes from the probabilities of the slices, block by block. Labels do not depend on any of it.
 """
 
-import csv
-import io
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.errors import RunError
-from adawac.files import write_text
+from adawac.files import write_csv
 from adawac.inference.predictor import FULL, Predictor, Shares
 from adawac.inference.trained import ENSEMBLE, find_members, read_ensemble
 from adawac.inference.trained_network import Trained
@@ -307,11 +305,7 @@ def write_review(folder: Path, uncertainties: Mapping[str, Uncertainty]) -> Path
     rows = [_review_row(name, uncertainties[name]) for name in review_order(uncertainties)]
     if not rows:
         return None
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(folder / REVIEW, file.getvalue())
+    write_csv(folder / REVIEW, list(rows[0]), rows)
     return folder / REVIEW
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import adawac
+from adawac.data.cases import Array
 from adawac.data.sources.dicom_series import LPS_TO_RAS, load_highdicom, load_pydicom
 from adawac.errors import DataError
 from adawac.files import beside, write_text
@@ -154,8 +155,6 @@ def _code(name: str) -> Any:
     except AttributeError:
         return codes.SCT.AnatomicalStructure
 
-
-Array = npt.NDArray[Any]
 
 # What places a volume in space, as it stands in a header.
 _GEOMETRY = ["dim_info", "xyzt_units", "qform_code", "sform_code", "quatern_b", "quatern_c", "quatern_d"]

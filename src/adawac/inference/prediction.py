@@ -1,164 +1,36 @@
 """Scans in, label maps out: `predict`."""
 
-import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
-from hashlib import sha256
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-import adawac
 from adawac.data.parallel import check_engine, check_workers, processors, run_jobs, share_of
-from adawac.data.preprocessing import READY, Preprocessing
-from adawac.data.sources.label_maps import COMPANIONS
 from adawac.data.task import Task
-from adawac.errors import AdawacError, ConfigError, DataError
+from adawac.errors import ConfigError
 from adawac.files import make_folder
-from adawac.inference import label_files
-from adawac.inference.confidence import Uncertainty, UncertaintyMeter, count_votes, find_temperature, write_review
-from adawac.inference.picture_masks import (
-    BandWatch,
-    PictureInput,
-    band_rows,
-    mask_classes,
-    mask_ending,
-    probability_pages,
-    segment,
-    write_mask,
-    write_overlay,
-    write_picture_shares,
-)
-from adawac.inference.predictor import Precision, Predictor, Shares, find_device
+from adawac.inference.confidence import find_temperature, write_review
+from adawac.inference.predictor import Precision, Predictor, find_device
 from adawac.inference.scan_search import Scan, find_cases, find_scans
-from adawac.inference.trained import find_members, load_trained, source_name
-from adawac.inference.trained_network import Trained
-from adawac.inference.volumes import PreparedScan, Spool, Volume, open_scan
+from adawac.inference.scan_segmentation import (
+    Format,
+    Prediction,
+    Segmenter,
+    SliceProgress,
+    files_of,
+    kept_prediction,
+    refusal,
+    weights_digest,
+)
+from adawac.inference.trained import find_members, load_trained
 from adawac.runs import Run
 
 log = logging.getLogger(__name__)
 
-_SCALED_MARGIN = 0.01  # how far off [0, 1] intensities may be that were scaled to it
-
-Format = Literal["nifti", "seg", "png"]
 Values = Literal["dataset", "index"]
-Labels = npt.NDArray[np.integer[Any]]
-#: Called with a scan, how many of its slices are done, and how many there are.
-SliceProgress = Callable[[Scan, int, int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """What became of one scan.
-
-    Attributes:
-        scan: The scan.
-        labels: Its label map; None if it failed.
-        files: All files that were written for it.
-        error: Why it failed; empty if it did not.
-        doubt: Why the label map may be wrong; empty if nothing speaks for it.
-        uncertainty: How sure it is, if that was asked for.
-        kept: Whether an earlier call had made it.
-    """
-
-    scan: Scan
-    labels: Path | None = None
-    files: tuple[Path, ...] = ()
-    error: str = ""
-    doubt: str = ""
-    uncertainty: Uncertainty | None = None
-    kept: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Request:
-    """What is done with each scan, as another process needs it, which loads the networks itself.
-
-    Attributes:
-        sources: The networks.
-        device: Where they go; `auto` is what the machine has.
-        threads: Of torch; None leaves that to torch.
-        weights: A digest of each network's weights.
-        shared: Further options of `Predictor`.
-        resume: Keep what was finished before.
-    """
-
-    sources: Sequence[Path | str]
-    checkpoint: str | None
-    trust_code: bool
-    device: str
-    threads: int | None
-    temperature: float
-    weights: Sequence[str]
-    shared: Mapping[str, Any]
-    out: Path
-    format: Format
-    dataset_values: bool
-    extras: Sequence[str]
-    largest_component: bool
-    overwrite: bool
-    resume: bool
-
-    def load(self) -> list[Trained]:
-        """Return the networks, on their device."""
-        device = find_device(self.device)
-        return [load_trained(source, self.checkpoint, device, self.trust_code) for source in self.sources]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    """A request with its networks on their device."""
-
-    request: _Request
-    members: Sequence[Trained]
-    predictor: Predictor
-    preprocessing: Preprocessing
-    values: Sequence[int]
-    shared: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, request: _Request, members: Sequence[Trained]) -> "_Options":
-        """Return what a request comes to with these networks."""
-        shared = {**request.shared, "device": find_device(request.device)}
-        first = members[0]
-        values = [group[0] if request.dataset_values else k for k, group in enumerate(first.label_values)]
-        return cls(
-            request=request,
-            members=members,
-            predictor=Predictor.of(members, temperature=request.temperature, **shared),
-            preprocessing=next((member for member in members if member.orientation), first).task.scan_preprocessing,
-            values=values,
-            shared=shared,
-        )
-
-    @property
-    def trained(self) -> Trained:
-        return self.members[0]
-
-
-class _Segmenter:
-    """Segments scans, in this process or in others, which load the networks themselves with their first scan."""
-
-    def __init__(self, request: _Request, options: _Options, watch: SliceProgress | None):
-        self._request, self._watch = request, watch
-        self._options: _Options | None = options
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_request": self._request, "_options": None, "_watch": None}
-
-    def __call__(self, scan: Scan) -> Prediction:
-        if self._options is None:
-            if self._request.threads is not None:
-                torch.set_num_threads(self._request.threads)
-            self._options = _Options.of(self._request, self._request.load())
-        return _attempt(self._options, scan, self._watch or (lambda scan, done, slices: None))
 
 
 def predict(
@@ -260,15 +132,16 @@ def predict(
     wanted = {"probabilities": probabilities, "entropy": uncertainty, "disagreement": disagreement, "overlay": overlay}
     extras = [name for name, is_wanted in wanted.items() if is_wanted]
     format = _checked_format(to_do, format, first.task.of_pictures, extras)
-    _check_folder(out, [_paths(out, scan, format, extras) for scan in to_do], to_do)
-    request = _Request(
+    _check_folder(out, [files_of(out, scan, format, extras) for scan in to_do], to_do)
+    segmenter = Segmenter(
+        loaded=members,
         sources=[source.folder if isinstance(source, Run) else source for source in sources],
         checkpoint=checkpoint,
         trust_code=trust_code,
         device=str(device if on_ray else here),
         threads=None if on_ray or workers is None else max(1, processors() // workers),
         temperature=find_temperature(members, tta),
-        weights=[_weights_digest(member) for member in members],
+        weights=[weights_digest(member) for member in members],
         shared=shared,
         out=out,
         format=format,
@@ -277,12 +150,14 @@ def predict(
         largest_component=largest_component,
         overwrite=overwrite,
         resume=resume or on_ray,  # there a scan whose machine is lost is done again
+        watch=watch,
     )
-    options = _Options.of(replace(request, device=str(here)), members)
-    refused = [] if resume or overwrite or not on_ray else [scan for scan in to_do[part] if _existing(options, scan)]
-    outcomes = {scan.name: Prediction(scan=scan, error=_refusal(_existing(options, scan))) for scan in refused}
+    outcomes: dict[str, Prediction] = {}
+    if on_ray and not (resume or overwrite):
+        found = ((scan, segmenter.existing(scan)) for scan in to_do[part])
+        outcomes = {scan.name: Prediction(scan=scan, error=refusal(path)) for scan, path in found if path}
     jobs = run_jobs(
-        _Segmenter(request, options, watch),
+        segmenter,
         [scan for scan in to_do[part] if scan.name not in outcomes],
         title="Segmenting",
         workers=1 if alone else workers,
@@ -298,28 +173,19 @@ def predict(
         elif prediction.doubt and not prediction.kept:
             log.warning("%s: %s", scan.path, prediction.doubt)
     if uncertainty:
-        _write_review(options, to_do)
+        _write_review(segmenter, to_do)
     return [outcomes[scan.name] for scan in to_do[part]]
 
 
-def _weights_digest(member: Trained) -> str:
-    """Return what tells weights apart that bear the same name."""
-    digest = sha256()
-    for name, tensor in member.network.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
-
-
-def _write_review(options: _Options, scans: Sequence[Scan]) -> None:
+def _write_review(segmenter: Segmenter, scans: Sequence[Scan]) -> None:
     """Write the list of scans to review: of all that were meant, whoever segmented them."""
     listed = -1
     while True:  # another shard may have ended, with fewer scans on its list than there are now
-        kept = [_kept(options, scan) for scan in scans]
+        kept = [kept_prediction(segmenter, scan) for scan in scans]
         known = {entry.scan.name: entry.uncertainty for entry in kept if entry and entry.uncertainty}
         if len(known) == listed:
             return
-        write_review(options.request.out, known)
+        write_review(segmenter.out, known)
         listed = len(known)
 
 
@@ -396,331 +262,3 @@ def _check_folder(out: Path, paths: Sequence[dict[str, Path]], scans: Sequence[S
         if path in outputs:  # a scan that is called as another one's probabilities are
             raise ConfigError(f"Expected one file of each name, but {path} would be written twice. Rename a scan.")
         outputs.add(path)
-
-
-def _paths(out: Path, scan: Scan, format: Format, extras: Sequence[str]) -> dict[str, Path]:
-    """Return where what is written for a scan goes, the label map first."""
-    ending = mask_ending(scan.path) if format == "png" else {"nifti": ".nii.gz", "seg": ".dcm"}[format]
-    endings = {format: ending, "sidecar": ".json"}
-    maps = {"overlay": ".jpg"} | ({"probabilities": ".tif"} if format == "png" else {})
-    other = ending if format == "png" else ".nii.gz"
-    endings |= {name: COMPANIONS[name] + maps.get(name, other) for name in extras}
-    return {what: out / f"{scan.name}{ending}" for what, ending in endings.items()}
-
-
-# -- a scan -----------------------------------------------------------------------------------------------------------
-
-
-def _attempt(options: _Options, scan: Scan, watch: SliceProgress) -> Prediction:
-    try:
-        return _predict(options, scan, watch)
-    except Exception as error:  # whatever it is, the scans after this one are still done
-        log.debug("segmenting %s", scan.path, exc_info=True)
-        return Prediction(scan=scan, error=_reason(error, options.request.out))
-
-
-def _reason(error: Exception, out: Path) -> str:
-    if isinstance(error, AdawacError):
-        return str(error)
-    if isinstance(error, OSError):
-        what = error.strerror or error
-        return f"Expected to write to {out}, but got: {what}. Make room, or check the folder's permissions."
-    return f"Unexpected {type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _predict(options: _Options, scan: Scan, watch: SliceProgress) -> Prediction:
-    request = options.request
-    if request.resume and not request.overwrite and (kept := _kept(options, scan, strict=True)):
-        return kept
-    if not (request.resume or request.overwrite) and (existing := _existing(options, scan)):
-        raise DataError(_refusal(existing))
-    paths = _paths(request.out, scan, request.format, request.extras)
-    return (_predict_picture if request.format == "png" else _predict_scan)(options, scan, paths, watch)
-
-
-def _existing(options: _Options, scan: Scan) -> Path | None:
-    request = options.request
-    paths = _paths(request.out, scan, request.format, request.extras)
-    return next((path for path in paths.values() if path.exists()), None)
-
-
-def _refusal(existing: Path | None) -> str:
-    return f"Expected no label map of it yet, but {existing} exists. Give `overwrite=True`, or another `out`."
-
-
-def _kept(options: _Options, scan: Scan, *, strict: bool = False) -> Prediction | None:
-    """Return what was finished of a scan, which its sidecar says, as that is written last; None where nothing was.
-
-    What was made with other networks or options does not count; with `strict` it is an error.
-    """
-    request = options.request
-    paths = _paths(request.out, scan, request.format, request.extras)
-    try:
-        written = paths["sidecar"].stat().st_mtime_ns
-        facts = json.loads(paths["sidecar"].read_text(encoding="utf-8"))
-        whole = all(path.exists() for path in paths.values()) and not scan.problem
-        whole = whole and ("entropy" not in request.extras or facts.get("uncertainty") is not None)
-        if not whole or any(path.stat().st_mtime_ns > written for path in scan.files):
-            return None
-    except (OSError, ValueError):
-        return None
-    settings = json.loads(json.dumps(_settings(options)))
-    other = [name for name, value in settings.items() if facts.get(name) != value]
-    if (facts.get("largest_component") is not None) != request.largest_component:
-        other.append("largest_component")
-    if other:
-        if strict:
-            raise DataError(
-                f"Expected label maps of the same networks and options, but {paths['sidecar']} says something else of "
-                f"its {', '.join(other)}. Give `overwrite=True`, or another `out`."
-            )
-        return None
-    return Prediction(
-        scan=scan,
-        labels=paths[request.format],
-        files=tuple(paths.values()),
-        doubt=facts.get("doubt") or "",
-        uncertainty=Uncertainty.from_facts(facts["uncertainty"]) if "entropy" in request.extras else None,
-        kept=True,
-    )
-
-
-def _predict_picture(options: _Options, scan: Scan, paths: dict[str, Path], watch: SliceProgress) -> Prediction:
-    if scan.problem:
-        raise DataError(scan.problem)
-    picture, classes = PictureInput(scan.path, options.trained.task), _class_rows(options)
-    labels, uncertainty = _measure_picture(options, picture, paths, partial(watch, scan))
-    removed = label_files.keep_largest_components(labels) if options.request.largest_component else 0
-    write_mask(paths["png"], labels, classes)
-    if "overlay" in options.request.extras:
-        write_overlay(paths["overlay"], picture, labels, classes)
-    label_files.write_sidecar(paths["sidecar"], _describe(options, scan, paths, removed, uncertainty))
-    return Prediction(scan=scan, labels=paths["png"], files=tuple(paths.values()), uncertainty=_measured(uncertainty))
-
-
-def _measure_picture(
-    options: _Options, picture: PictureInput, paths: Mapping[str, Path], watch: Callable[[int, int], None]
-) -> tuple[Labels, Uncertainty | None]:
-    """Return the classes of a picture (pages, H, W), and how sure they are; files of both go to the disk on the way."""
-    trained, (pages, height, width) = options.trained, picture.shape
-    meter = (
-        UncertaintyMeter((pages * height, 1, width), trained.num_classes)
-        if "entropy" in options.request.extras
-        else None
-    )
-    with ExitStack() as stack:
-        measures: list[BandWatch] = []
-        if "probabilities" in options.request.extras:
-            writer = probability_pages(paths["probabilities"], picture.shape, trained.num_classes)
-            measures.append(stack.enter_context(writer))
-        if meter is not None:
-            measures.append(meter.add_rows)
-
-        def measure(start: int, band: Labels, shares: Shares) -> None:
-            for add in measures:
-                add(start, band, shares)
-
-        labels = segment(options.predictor, picture, watch, measure if measures else None)
-    if meter is None:
-        return labels, None
-    rows = labels.reshape(pages * height, 1, width)
-    votes = None
-    if len(options.members) > 1:
-        votes = count_votes(options.members, partial(band_rows, picture=picture), rows, options.shared)
-    uncertainty = meter.result(rows, trained.class_names, votes)
-    for name, shares in (("entropy", uncertainty.entropy), ("disagreement", uncertainty.votes)):
-        if shares is not None:
-            write_picture_shares(paths[name], shares.reshape(pages, height, width))
-    return labels, uncertainty
-
-
-def _predict_scan(options: _Options, scan: Scan, paths: dict[str, Path], watch: SliceProgress) -> Prediction:
-    trained = options.trained
-    volume = open_scan(scan, trained.channels)
-    sources = label_files.read_seg_sources(volume) if options.request.format == "seg" else []
-    if fixed := volume.orientation is None and options.preprocessing != trained.preprocessing:
-        options = replace(options, preprocessing=trained.preprocessing)
-    known = [value for values in trained.label_values for value in values]
-    classes = _class_rows(options)
-    with tempfile.TemporaryFile(dir=options.request.out) as scratch:
-        with Spool(volume, options.request.out, known) as spool:
-            prepared = PreparedScan(spool, options.preprocessing)
-            doubt = " ".join(_doubts(options.members, spool, fixed))
-            meter = _scan_meter(prepared, len(classes)) if "entropy" in options.request.extras else None
-            labels = _segment(options, prepared, scratch, meter, lambda done: watch(scan, done, prepared.slices))
-            uncertainty = None if meter is None else _measure(options, prepared, labels, meter)
-        if "probabilities" in options.request.extras:
-            shape = (prepared.slices, len(classes), *prepared.plane)
-            label_files.write_probabilities(
-                paths["probabilities"], _by_class(options, scratch, shape, volume), volume, classes
-            )
-    if uncertainty is not None:
-        _write_uncertainty(options, uncertainty, paths, volume)
-    labels = _native(options, labels, volume)
-    removed = label_files.keep_largest_components(labels) if options.request.largest_component else 0
-    if options.request.format == "seg":
-        label_files.write_seg(paths["seg"], labels, volume, sources, trained.class_names)
-    else:
-        label_files.write_labels(paths["nifti"], _with_values(labels, options.values), volume, classes)
-    label_files.write_sidecar(paths["sidecar"], _describe(options, scan, paths, removed, uncertainty, doubt))
-    return Prediction(
-        scan=scan,
-        labels=paths[options.request.format],
-        files=tuple(paths.values()),
-        doubt=doubt,
-        uncertainty=_measured(uncertainty),
-    )
-
-
-def _measured(uncertainty: Uncertainty | None) -> Uncertainty | None:
-    """Return the numbers alone: the maps are on the disk, and would fill the memory scan by scan."""
-    return None if uncertainty is None else replace(uncertainty, entropy=None, votes=None)
-
-
-def _measure(options: _Options, prepared: PreparedScan, labels: Labels, meter: UncertaintyMeter) -> Uncertainty:
-    several = len(options.members) > 1
-    votes = count_votes(options.members, partial(_blocks, prepared), labels, options.shared) if several else None
-    return meter.result(labels, options.trained.class_names, votes)
-
-
-def _scan_meter(prepared: PreparedScan, num_classes: int) -> UncertaintyMeter:
-    shape = (prepared.slices, *prepared.plane)
-    return UncertaintyMeter(shape, num_classes, prepared.voxel_volume / 1000, "ml")
-
-
-def _blocks(prepared: PreparedScan, predictor: Predictor) -> Iterator[Labels]:
-    """Yield the classes of a scan's slices, block by block."""
-    return predictor.predict(prepared.read(*ends) for ends in prepared.blocks())
-
-
-def _write_uncertainty(options: _Options, uncertainty: Uncertainty, paths: Mapping[str, Path], volume: Volume) -> None:
-    for name, shares in (("entropy", uncertainty.entropy), ("disagreement", uncertainty.votes)):
-        if shares is not None:
-            label_files.write_shares(paths[name], _native(options, shares, volume), volume, name)
-
-
-def _doubts(members: Sequence[Trained], spool: Spool, fixed: bool) -> Iterator[str]:
-    """Yield why a scan may not suit the networks; `fixed` says that it should have been turned and could not be."""
-    volume, scaled = spool.volume, spool.lowest >= -_SCALED_MARGIN and spool.highest <= 1 + _SCALED_MARGIN
-    if replace(members[0].preprocessing, size=None) == READY and not scaled:  # cut differently from scans, too
-        yield (
-            "The network takes files as they are and cuts them along their first axis, as TransUNet's files are made "
-            f"for: scaled to [0, 1]. This scan has intensities from {spool.lowest:g} to {spool.highest:g}, so its "
-            "label map is likely wrong. Prepare the original scans, and train on these."
-        )
-    trained = next((member.orientation for member in members if member.orientation), None)
-    if fixed and trained != volume.axes:
-        yield (
-            f"The network was trained on scans whose axes point to {trained}, but the header of this one does not say "
-            f"clearly where its axes point ({volume.axes} at a guess), so it was segmented as it lies. Look at it."
-        )
-    modalities = {member.modality for member in members} - {None, volume.modality}
-    if modalities and volume.modality:
-        yield (
-            f"The network was trained on {', '.join(map(str, modalities))}, but this scan is {volume.modality}, so its "
-            "label map is likely wrong."
-        )
-
-
-def _segment(
-    options: _Options,
-    prepared: PreparedScan,
-    scratch: IO[bytes],
-    meter: UncertaintyMeter | None,
-    watch: Callable[[int], None],
-) -> Labels:
-    """Return the classes of all prepared slices, (S, H, W); probabilities go to the disk on the way."""
-    trained = options.trained
-    labels = np.zeros((prepared.slices, *prepared.plane), np.min_scalar_type(len(trained.class_names) - 1))
-    watch(0)
-    slices = (prepared.read(start, stop) for start, stop in prepared.blocks())
-    start = 0
-    wanted = "probabilities" in options.request.extras or meter is not None
-    for block, shares, _ in options.predictor.run(slices, probabilities=wanted):
-        labels[start : start + len(block)] = block
-        if shares is not None and "probabilities" in options.request.extras:
-            scratch.write(shares.data)
-        if shares is not None and meter is not None:
-            meter.add(start, block, shares)
-        start += len(block)
-        watch(start)
-    scratch.flush()
-    return labels
-
-
-def _native(options: _Options, samples: npt.NDArray[Any], volume: Volume) -> npt.NDArray[Any]:
-    """Bring prepared slices (S, H, W) back to the file's own grid."""
-    preprocessing = options.preprocessing
-    return preprocessing.undo(preprocessing.join(samples), volume.shape, volume.spacing, volume.affine)
-
-
-def _by_class(
-    options: _Options, scratch: IO[bytes], shape: tuple[int, ...], volume: Volume
-) -> Iterator[npt.NDArray[np.uint16]]:
-    for k in range(shape[1]):
-        # A map of its own for each class: what was read does not count as the process's memory afterwards.
-        stored = np.memmap(scratch, np.uint16, "r", shape=shape)
-        native = _native(options, stored[:, k], volume)
-        del stored
-        yield native
-
-
-def _with_values(labels: Labels, values: Sequence[int]) -> Labels:
-    table = np.array(values, dtype=label_files.label_dtype(values))
-    same = np.array_equal(table, np.arange(len(table))) and table.dtype == labels.dtype
-    return labels if same else table[labels]
-
-
-def _class_rows(options: _Options) -> list[dict[str, Any]]:
-    """Return what each class is called in the label maps, and what stands for it."""
-    trained = options.trained
-    if options.request.format == "png":
-        return mask_classes(trained.task, options.values)
-    values = range(len(options.values)) if options.request.format == "seg" else options.values
-    return label_files.class_table(trained.class_names, values)
-
-
-def _settings(options: _Options) -> dict[str, Any]:
-    """Return what decides a label map beside its scan."""
-    trained, request = options.trained, options.request
-    return {
-        "temperature": request.temperature,
-        "classes": _class_rows(options),
-        "networks": [
-            {
-                "from": source_name(member.source),
-                "checkpoint": member.checkpoint,
-                "weights": weights,
-                "model": member.model.name,
-                "dataset": member.dataset,
-            }
-            for member, weights in zip(options.members, request.weights, strict=True)
-        ],
-        "image_size": list(trained.image_size),
-        "resize": trained.resize,
-        "precision": request.shared["precision"],
-        "tta": request.shared["tta"],
-    }
-
-
-def _describe(
-    options: _Options,
-    scan: Scan,
-    paths: dict[str, Path],
-    removed: int,
-    uncertainty: Uncertainty | None,
-    doubt: str = "",
-) -> dict[str, Any]:
-    """Return what stands beside a label map. Names of files and folders, but no paths: these may name people."""
-    request = options.request
-    return {
-        "scan": scan.path.name,
-        "labels": paths[request.format].name,
-        "probabilities": paths["probabilities"].name if "probabilities" in request.extras else None,
-        "uncertainty": None if uncertainty is None else uncertainty.facts(),
-        **_settings(options),
-        "preprocessing": options.preprocessing.to_dict(),
-        "largest_component": {"removed_voxels": removed} if request.largest_component else None,
-        "doubt": doubt or None,
-        "adawac": adawac.__version__,
-    }

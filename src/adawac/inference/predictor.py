@@ -21,14 +21,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from adawac.data.resample import Ragged, warp
+from adawac.data.cases import Array
+from adawac.data.resample import Ragged, cubic_zoom, nearest_zoom, warp
 from adawac.data.tiles import Tiling
 from adawac.errors import ConfigError, RunError, lacks_memory
 from adawac.inference.trained_network import Resize, Trained, to_device
 
 log = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Shares = npt.NDArray[np.uint16]
 Precision = Literal["fp32", "bf16"]
 PixelLogits = Callable[[Array], npt.NDArray[np.float32]]
@@ -414,8 +414,6 @@ def _at_pixels(logits: Tensor, rows: Tensor, columns: Tensor, pixels: Array) -> 
 def network_input(stacks: list[Array], size: Sequence[int], device: torch.device, resize: Resize) -> Tensor:
     """Return all slices as the network's input, (B, C, *size)."""
     if resize == "released":
-        from adawac.data.released import cubic_zoom
-
         zoomed = [[cubic_zoom(channel, size) for channel in image] for stack in stacks for image in stack]
         return torch.from_numpy(np.array(zoomed, dtype=np.float32)).to(device)
     packed = _packed(stacks, pinned=device.type == "cuda").to(device)
@@ -468,8 +466,6 @@ def nearest_rows(old: int, new: int, resize: Resize, device: torch.device) -> Te
     The resize itself says so: it moves the rows' numbers.
     """
     if resize == "released":
-        from adawac.data.released import nearest_zoom
-
         zoomed = nearest_zoom(np.arange(1, old + 1)[:, None], (new, 1))[:, 0]
         return torch.from_numpy(zoomed.astype(np.int64)).to(device)
     numbers = torch.arange(1, old + 1).view(1, old, 1)

@@ -16,8 +16,18 @@ import torch
 from adawac.data.cases import check_name
 from adawac.errors import AdawacError, ConfigError, DataError, MissingFileError, RunError
 from adawac.files import is_hub_address
-from adawac.inference.model_card import CARD, WEIGHTS, file_digest, read_card
-from adawac.inference.trained_network import Trained, build_network, check_harmless, load_tensors, resize_of, to_device
+from adawac.inference.trained_network import (
+    CARD,
+    WEIGHTS,
+    Trained,
+    build_network,
+    check_harmless,
+    file_digest,
+    load_tensors,
+    read_card,
+    resize_of,
+    to_device,
+)
 from adawac.lazy import library
 from adawac.runs import Run, load_checkpoint
 from adawac.runs.layout import INFO, read_json

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rich.filesize import decimal
 
-from adawac.data.preprocessing import Affine, Floats, PreparedGrid, Preprocessing, find_orientation
+from adawac.data.preprocessing import Affine, Floats, PreparedGrid, Preprocessing, find_orientation, nearest_orientation
 from adawac.data.sources.dicom_series import LPS_TO_RAS, load_pydicom, read_header, read_series
 from adawac.data.sources.scan_files import check_affine, check_rest, check_same_grid, open_nifti
 from adawac.errors import AdawacError, DataError, reading
@@ -52,9 +52,7 @@ class Volume:
     @property
     def axes(self) -> str:
         """Where its axes point at a guess, such as "RAS"."""
-        from nibabel.orientations import aff2axcodes
-
-        return "".join(aff2axcodes(self.affine))
+        return nearest_orientation(self.affine)
 
     @property
     def orientation(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Triton kernels for networks, losses and views on a GPU, and CUDA graphs. Nothing else imports Triton."""
+"""Triton kernels for networks, losses and views on a GPU. Nothing else imports Triton."""
 
 from torch import nn
 

@@ -18,7 +18,7 @@ from adawac.kernels.convolutions import (
     standardised,
 )
 from adawac.kernels.norms import BatchNorm2d, FusedNorm, GroupNorm, activated, hooked
-from adawac.kernels.resizing import MaxPool2d, can_enlarge, enlarge
+from adawac.kernels.pixels import MaxPool2d, can_enlarge, enlarge
 from adawac.kernels.tokens import (
     Branch,
     add,

@@ -17,8 +17,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from adawac.models.builder import ModelInfo, build, list_models
-    from adawac.models.networks import MODELS
+    from adawac.models.networks import MODELS, ModelInfo, build, list_models
     from adawac.models.pretrained import LoadReport, load_weights, to_transunet
     from adawac.models.transunet import TransUNet
     from adawac.models.weight_files import WeightsError
@@ -26,14 +25,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "LoadReport": "pretrained:LoadReport",
-        "MODELS": "networks:MODELS",
-        "ModelInfo": "builder:ModelInfo",
-        "TransUNet": "transunet:TransUNet",
-        "WeightsError": "weight_files:WeightsError",
-        "build": "builder:build",
-        "list_models": "builder:list_models",
-        "load_weights": "pretrained:load_weights",
-        "to_transunet": "pretrained:to_transunet",
+        "networks": "MODELS ModelInfo build list_models",
+        "pretrained": "LoadReport load_weights to_transunet",
+        "transunet": "TransUNet",
+        "weight_files": "WeightsError",
     },
 )

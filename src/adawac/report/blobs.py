@@ -3,6 +3,7 @@
 import base64
 import gzip
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.data.task import class_colour
+from adawac.errors import AdawacError
 from adawac.figures.overlays import edges
 from adawac.figures.style import Array
-from adawac.report.suspects import late_epochs, varies
-from adawac.runs import Run, Slice
+from adawac.report.suspects import Findings, late_epochs, varies
+from adawac.runs import Gallery, Run, Slice
 
 MISSING = 65535
 """The code of a cell that was not seen, or is not finite."""
@@ -182,3 +184,55 @@ def _png(drawn: Any, **options: Any) -> bytes:
     file = io.BytesIO()
     drawn.save(file, format="PNG", optimize=True, **options)
     return file.getvalue()
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def collect_pictures(
+    runs: Sequence[Run], findings: Sequence[Findings], most: int, blobs: Blobs, faults: list[list[str]]
+) -> list[dict[str, Any]]:
+    """Return the slices of all galleries by sample id, each with the prediction of every run that has one."""
+    sources = _gallery_sources(runs, faults)
+    galleries = {id(gallery): gallery for pairs in sources.values() for _, gallery in pairs}.values()
+    wanted = dict.fromkeys(
+        str(run.samples.id[suspect.row])
+        for run, of_run in zip(runs, findings, strict=True)
+        if run.samples is not None
+        for suspect in of_run.suspects
+    )
+    # Slices that several runs have can be compared; after these the runs take turns, each in its gallery's order.
+    ranks = {name: rank for gallery in galleries for rank, name in enumerate(gallery)}
+    rest = sorted((name for name in sources if name not in wanted), key=lambda name: (-len(sources[name]), ranks[name]))
+    order = [*(name for name in wanted if name in sources), *rest]
+    shown = []
+    for name in order[: max(most, 0)]:
+        drawn: dict[str, Any] = {}
+        for index, gallery in sources[name]:
+            try:
+                picture = draw_picture(gallery[name], blobs)
+            except (AdawacError, OSError, ValueError, LookupError, TypeError) as error:
+                faults[index].append(f"{name!r} of {gallery.path.name}: {error}")
+                continue
+            prediction = picture.pop("prediction")
+            drawn = drawn or {**picture, "predictions": {}}
+            drawn["label"] = picture["label"] if drawn["label"] is None else drawn["label"]
+            if prediction is not None:
+                drawn["predictions"].setdefault(str(index), prediction)
+        if drawn:
+            shown.append(drawn)
+    return shown
+
+
+def _gallery_sources(runs: Sequence[Run], faults: list[list[str]]) -> dict[str, list[tuple[int, Gallery]]]:
+    """Return for each sample id the runs and galleries that show it."""
+    sources: dict[str, list[tuple[int, Gallery]]] = {}
+    for index, run in enumerate(runs):
+        for title in run.galleries:
+            try:
+                gallery = run.gallery(title)
+                for name in gallery:
+                    sources.setdefault(name, []).append((index, gallery))
+            except (AdawacError, OSError) as error:
+                faults[index].append(str(error))
+    return sources

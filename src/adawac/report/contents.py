@@ -1,9 +1,11 @@
 """What goes into a report, as plain data: runs are read here, and nowhere else."""
 
+import json
 import logging
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,30 @@ import numpy as np
 import numpy.typing as npt
 
 import adawac
+from adawac.config.values import flatten
 from adawac.data.cases import is_label_dense, is_label_sparse
 from adawac.data.task import class_colour
 from adawac.errors import AdawacError, RunError
+from adawac.evaluation.statistics import (
+    COUNTS,
+    HIGHER_IS_BETTER,
+    OUTCOMES,
+    VOLUMES,
+    bootstrap_interval,
+    by_patient,
+    paired_difference,
+    presence_of_any,
+)
 from adawac.figures.display_names import folder_names
 from adawac.figures.style import gradient_colours
-from adawac.report.blobs import Blobs, Ints, draw_picture, encode_atlas, thin
+from adawac.report.blobs import Blobs, Ints, collect_pictures, encode_atlas, thin
 from adawac.report.label_errors import KIND, LIST, LabelError, read_label_errors
-from adawac.report.score_table import compare_scores, rounded
 from adawac.report.suspects import KINDS, Findings, Suspect, examine_samples, has_consistency, late_mean, varies
 from adawac.report.verdict import WITH_FOREGROUND, describe_outcome, describe_weights
-from adawac.runs import Gallery, Run
+from adawac.runs import Run, Score
 from adawac.runs.environment import scrub
-from adawac.runs.epoch_statistics import summarise
+from adawac.runs.history import summarise
+from adawac.runs.layout import is_number
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +72,7 @@ def collect(runs: Sequence[Run | Path | str], *, pictures: int = 100) -> Report:
     findings = [
         _examine(run) if listing or not any(listed) else _NOTHING for run, listing in zip(opened, listed, strict=True)
     ]
-    shown = _pictures(opened, findings, pictures, blobs, faults)
+    shown = collect_pictures(opened, findings, pictures, blobs, faults)
     names = folder_names([run.folder for run in opened])
     if len(set(names)) < len(names):  # the same folder twice
         names = [f"{run.folder.resolve().name} ({number})" for number, run in enumerate(opened, start=1)]
@@ -141,8 +154,8 @@ def _describe(run: Run, findings: Findings, count: int, blobs: Blobs, unreadable
         "suspects_remark": findings.remark,
         "curves": curves,
         "calibration": _calibration(run, unreadable),
-        "settings": [[path, _text(value)] for path, value in _flatten(run.settings)],
-        "environment": [[[path, _text(value)] for path, value in _flatten(start)] for start in run.environments],
+        "settings": [[path, _text(value)] for path, value in flatten(run.settings)],
+        "environment": [[[path, _text(value)] for path, value in flatten(start)] for start in run.environments],
         "commands": _commands(run),
         "missing": _missing(run, unreadable),
         "outdated": [f"{part} is {why}" for part, why in run.outdated.items()],
@@ -269,58 +282,6 @@ def _separation(run: Run) -> dict[int, dict[str, Any]]:
     return by_epoch
 
 
-# -- pictures ---------------------------------------------------------------------------------------------------------
-
-
-def _pictures(
-    runs: Sequence[Run], findings: Sequence[Findings], most: int, blobs: Blobs, faults: list[list[str]]
-) -> list[dict[str, Any]]:
-    """Return the slices of all galleries by sample id, each with the prediction of every run that has one."""
-    sources = _gallery_sources(runs, faults)
-    galleries = {id(gallery): gallery for pairs in sources.values() for _, gallery in pairs}.values()
-    wanted = dict.fromkeys(
-        str(run.samples.id[suspect.row])
-        for run, of_run in zip(runs, findings, strict=True)
-        if run.samples is not None
-        for suspect in of_run.suspects
-    )
-    # Slices that several runs have can be compared; after these the runs take turns, each in its gallery's order.
-    ranks = {name: rank for gallery in galleries for rank, name in enumerate(gallery)}
-    rest = sorted((name for name in sources if name not in wanted), key=lambda name: (-len(sources[name]), ranks[name]))
-    order = [*(name for name in wanted if name in sources), *rest]
-    shown = []
-    for name in order[: max(most, 0)]:
-        drawn: dict[str, Any] = {}
-        for index, gallery in sources[name]:
-            try:
-                picture = draw_picture(gallery[name], blobs)
-            except (AdawacError, OSError, ValueError, LookupError, TypeError) as error:
-                faults[index].append(f"{name!r} of {gallery.path.name}: {error}")
-                continue
-            prediction = picture.pop("prediction")
-            drawn = drawn or {**picture, "predictions": {}}
-            drawn["label"] = picture["label"] if drawn["label"] is None else drawn["label"]
-            if prediction is not None:
-                drawn["predictions"].setdefault(str(index), prediction)
-        if drawn:
-            shown.append(drawn)
-    return shown
-
-
-def _gallery_sources(runs: Sequence[Run], faults: list[list[str]]) -> dict[str, list[tuple[int, Gallery]]]:
-    """Return for each sample id the runs and galleries that show it."""
-    sources: dict[str, list[tuple[int, Gallery]]] = {}
-    for index, run in enumerate(runs):
-        for title in run.galleries:
-            try:
-                gallery = run.gallery(title)
-                for name in gallery:
-                    sources.setdefault(name, []).append((index, gallery))
-            except (AdawacError, OSError) as error:
-                faults[index].append(str(error))
-    return sources
-
-
 # -- where a run comes from -------------------------------------------------------------------------------------------
 
 _RESULTS = ("checkpoints", "scores", "gallery")  # normal to lack: not made yet, or removed
@@ -374,15 +335,6 @@ def _missing(run: Run, unreadable: list[str]) -> list[dict[str, Any]]:
     return missing + [{"part": "a result", "why": _text(why), "remedy": "", "normal": False} for why in unreadable]
 
 
-def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting as its path and its value."""
-    if isinstance(value, Mapping) and value:
-        for key, entry in value.items():
-            yield from _flatten(entry, f"{path}.{key}" if path else str(key))
-    elif path:
-        yield path, value
-
-
 def _text(value: Any) -> str:
     """Return a setting as text, without the user's home and name."""
     if value is None or isinstance(value, Mapping):
@@ -391,3 +343,127 @@ def _text(value: Any) -> str:
         return ", ".join(_text(entry) for entry in value) or "none"
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return scrub(["", text])[1] if isinstance(value, str | Path) else text
+
+
+# -- scores of the runs side by side: means with intervals, and differences to the first run, by patient ---------------
+
+
+def compare_scores(runs: Sequence[Run], faults: list[list[str]]) -> list[dict[str, Any]]:
+    """Return a table for each evaluation, data set and metric, and add what cannot be read to the faults of its run.
+
+    Evaluations that give the same numbers throughout, as two conventions often do, share a table. The first run that
+    has an evaluation is the one that the others are compared with. Each data set has its own tables: patients of two
+    may have the same name, and a label may be another class. So do distances in mm and in voxels.
+    """
+    read = [_read(run, unreadable) for run, unreadable in zip(runs, faults, strict=True)]
+    tables = []
+    for key in dict.fromkeys(key for of_run in read for key in of_run):
+        by_run = {index: of_run[key] for index, of_run in enumerate(read) if key in of_run}
+        metrics = dict.fromkeys(score.metric for scores in by_run.values() for score in scores)
+        for metric in [metric for metric in metrics if metric not in (*OUTCOMES, *COUNTS, *VOLUMES)]:
+            tables += [_table(*key, metric, unit, scores) for unit, scores in _by_unit(metric, by_run).items()]
+    return _merge(tables)
+
+
+def _read(run: Run, faults: list[str]) -> dict[tuple[str, str], list[Score]]:
+    """Return the scores of a run by evaluation and data set."""
+    scores: dict[tuple[str, str], list[Score]] = {}
+    for name in run.evaluations:
+        try:
+            for score in run.scores(name):
+                scores.setdefault((name, score.dataset), []).append(score)
+        except (AdawacError, OSError) as error:
+            faults.append(str(error))
+    return {key: [*_detection_scores(of_key), *of_key] for key, of_key in scores.items()}
+
+
+def _detection_scores(scores: Sequence[Score]) -> Iterator[Score]:
+    """Yield for each case whether it was taken for what it is, empty or not, where there are empty ones."""
+    presence = presence_of_any(scores)
+    if all(truth for truth, _ in presence.values()):
+        return
+    first_of_case = {score.case: score for score in reversed(scores)}
+    for case, (truth, found) in presence.items():
+        metric, value = ("case_sensitivity", found) if truth else ("case_specificity", not found)
+        row = first_of_case[case]
+        yield replace(row, label=0, class_name="any foreground", metric=metric, value=float(value), unit="")
+
+
+def _by_unit(metric: str, by_run: dict[int, list[Score]]) -> dict[str, dict[int, list[Score]]]:
+    """Return the runs that have a metric, by what it is measured in."""
+    units: dict[str, dict[int, list[Score]]] = {}
+    for index, scores in by_run.items():
+        for unit in dict.fromkeys(score.unit for score in scores if score.metric == metric):
+            units.setdefault(unit, {})[index] = scores
+    return units
+
+
+def _table(evaluation: str, dataset: str, metric: str, unit: str, by_run: dict[int, list[Score]]) -> dict[str, Any]:
+    classes: dict[tuple[int | None, str], None] = {(None, "mean of the classes"): None}
+    for scores in by_run.values():
+        classes |= {(score.label, score.class_name): None for score in scores if score.metric == metric}
+    rows = list(classes)[1:] if len(classes) == 2 else list(classes)  # one class: its mean would be the same line twice
+    first = next(iter(by_run.values()))[0]
+    return {
+        "evaluation": evaluation,
+        "dataset": dataset,
+        "metric": metric,
+        "unit": unit,
+        "higher_is_better": metric in HIGHER_IS_BETTER,
+        "split": first.split,
+        "convention": first.convention,
+        "checkpoint": first.checkpoint,
+        "runs": list(by_run),
+        "rows": [{"label": label, "class_name": name, **_row(by_run, metric, label, name)} for label, name in rows],
+    }
+
+
+def _merge(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each table once, with the other evaluations that it holds for under `also`."""
+    merged: dict[str, dict[str, Any]] = {}
+    for table in tables:
+        names = {name: table[name] for name in ("evaluation", "convention", "checkpoint")}
+        numbers = json.dumps({name: value for name, value in table.items() if name not in names})
+        if numbers in merged:
+            merged[numbers]["also"].append(names)
+        else:
+            merged[numbers] = {**table, "also": []}
+    return list(merged.values())
+
+
+def _row(by_run: dict[int, list[Score]], metric: str, label: int | None, name: str) -> dict[str, Any]:
+    """Return the means of a class, or of all classes, and the differences; a run may have another class at a label."""
+    cells: list[dict[str, Any] | None] = []
+    differences = []
+    reference: dict[str, float] | None = None
+    for scores in by_run.values():
+        of_class = [score for score in scores if label is None or score.class_name == name]
+        means = by_patient(of_class, metric, label)
+        values = {patient: mean for patient, mean in means.items() if math.isfinite(mean)}
+        reference = values if reference is None else reference
+        numbers = list(values.values())
+        if numbers:
+            low, high = bootstrap_interval(numbers)
+            mean = rounded(sum(numbers) / len(numbers))
+            cells.append({"mean": mean, "low": rounded(low), "high": rounded(high), "patients": len(numbers)})
+        else:
+            cells.append(None)
+        if values is not reference:
+            differences.append(_difference(reference, values))
+    return {"cells": cells, "differences": differences}
+
+
+def _difference(first: dict[str, float], second: dict[str, float]) -> dict[str, Any] | None:
+    """Return second minus first over the patients that both have, or None where there are none."""
+    if not first.keys() & second.keys():
+        return None
+    difference = paired_difference(first, second)
+    numbers = {name: rounded(getattr(difference, name)) for name in ("mean", "low", "high", "p_value")}
+    return {**numbers, "patients": difference.num_patients}
+
+
+def rounded(value: Any) -> float | None:
+    """Return a whole number as it is, another finite one to six digits, or None for anything else."""
+    if type(value) is int:
+        return value
+    return float(f"{value:.6g}") if is_number(value) else None

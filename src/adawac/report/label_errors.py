@@ -28,7 +28,7 @@ from adawac.evaluation.gallery import make_slice
 from adawac.evaluation.out_of_fold import Doubts, read_doubts, read_losses
 from adawac.figures.overlays import draw_doubt, edges
 from adawac.figures.style import Style
-from adawac.files import beside
+from adawac.files import write_csv
 from adawac.report.suspects import late_mean
 from adawac.runs import Run
 
@@ -205,10 +205,8 @@ def write_label_errors(
         if sample not in ranks and any(row.get(name) for name in _LABELLERS)
     ]
     columns = ["rank", *(field.name for field in fields(LabelError)), "picture", *_LABELLERS]
-    with beside(path) as temporary, temporary.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows({name: _cell(row.get(name)) for name in columns} for row in rows)
+    cells = ({name: _cell(row.get(name)) for name in columns} for row in rows)
+    write_csv(path, columns, cells, encoding="utf-8-sig")
     return [path, drawn] if names else [path]
 
 

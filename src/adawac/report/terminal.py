@@ -1,7 +1,7 @@
 """A run in the terminal: progress, curves as sparklines, and the atlas of beta in half blocks."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from adawac.figures.display_names import METRIC_NAMES
 from adawac.figures.style import Array, gradient_colours
 from adawac.report.suspects import varies
 from adawac.runs import Run
+from adawac.runs.layout import is_number
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -25,7 +26,7 @@ def list_epochs(run: Run, after: int) -> Iterator[str]:
     total = run.info.get("epochs") or "?"
     for row in run.metrics:
         if row["epoch"] > after:
-            numbers = [f"{text} {row[name]:.4g}" for name, text in _METRICS.items() if _is_number(row.get(name))]
+            numbers = [f"{text} {row[name]:.4g}" for name, text in _METRICS.items() if is_number(row.get(name))]
             yield f"epoch {row['epoch']}/{total}  " + "  ".join(numbers)
 
 
@@ -57,7 +58,7 @@ def _sparklines(run: Run) -> "RenderableType":
 
     table = Table.grid(padding=(0, 2))
     for name, text in _METRICS.items():
-        values = [float(row[name]) for row in run.metrics if _is_number(row.get(name))]
+        values = [float(row[name]) for row in run.metrics if is_number(row.get(name))]
         if values:
             top = 1.0 if name.startswith(("beta", "val")) else max(*values, 1e-12)
             table.add_row(text, _sparkline(values, top), f"{values[0]:.3g} → {values[-1]:.3g}")
@@ -124,7 +125,3 @@ def _shrink(values: Array, most: int) -> Array:
     count = np.add.reduceat(seen, edges, axis=0, dtype=np.int64)
     total = np.add.reduceat(np.where(seen, values, 0), edges, axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))

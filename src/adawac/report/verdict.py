@@ -9,7 +9,7 @@ from adawac.data.cases import is_label_dense, is_label_sparse
 from adawac.figures.style import Array
 from adawac.report.suspects import has_consistency, late_mean, percent, varies
 from adawac.runs import Run
-from adawac.runs.epoch_statistics import OFF
+from adawac.runs.history import OFF
 
 _TELLS = (
     (0.35, "the wrong way round"),

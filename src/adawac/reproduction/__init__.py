@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Grid": "grids:Grid",
-        "Reproduction": "reproduction:Reproduction",
-        "grid_names": "grids:grid_names",
-        "load_grid": "grids:load_grid",
-        "reproduce": "reproduction:reproduce",
+        "grids": "Grid grid_names load_grid",
+        "reproduction": "Reproduction reproduce",
     },
 )

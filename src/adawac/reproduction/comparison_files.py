@@ -113,7 +113,7 @@ def _order_table(comparison: PaperComparison) -> Table:
     for ordering in comparison.orderings:
         labels = dict(zip(others, ordering.labels, strict=True))
         names = [_shown(labels[axis]) for axis in shown]
-        tau = "–" if math.isnan(ordering.tau) else f"{ordering.tau:.2f}"
+        tau = "–" if math.isnan(ordering.kendall_tau) else f"{ordering.kendall_tau:.2f}"
         # Names without a number of ours are in neither order; then it is not the paper's number that is missing.
         ours = _ranks(ordering.ours) or _NONE
         beside = (_ranks(ordering.paper) or "–", ours, tau, _verdict(ordering))
@@ -219,27 +219,16 @@ def to_dict(comparison: PaperComparison, failures: Mapping[Job, JobOutcome]) -> 
             {
                 "column": cell.column,
                 "paper": None if cell.paper is None else asdict(cell.paper),
-                "ours": _numbers_of(cell) if cell.count else None,
+                "ours": {"mean": cell.mean, "std": cell.std, "seeds": cell.count, "planned_seeds": cell.seeds}
+                if cell.count
+                else None,
                 "difference": cell.difference,
             }
             for cell in line.cells
         ]
         runs = [{"seed": job.config.seed, "folder": job.folder, "state": job.state} for job in line.jobs]
         lines.append({"labels": line.labels, "cells": cells, "runs": runs})
-    orderings = [
-        {
-            "labels": ordering.labels,
-            "column": ordering.column,
-            "paper": ordering.paper,
-            "ours": ordering.ours,
-            "kendall_tau": ordering.tau,
-            "agrees": ordering.agrees,
-            "left_out": ordering.left_out,
-            "partial": ordering.partial,
-        }
-        for ordering in comparison.orderings
-    ]
-    described: dict[str, Any] = strict(
+    return strict(  # type: ignore[no-any-return]
         {
             "name": comparison.name,
             "quick": comparison.quick,
@@ -251,16 +240,10 @@ def to_dict(comparison: PaperComparison, failures: Mapping[Job, JobOutcome]) -> 
             "convention": grid.convention,
             "seeds": comparison.seeds,
             "rows": lines,
-            "orderings": orderings,
+            "orderings": [asdict(ordering) | {"agrees": ordering.agrees} for ordering in comparison.orderings],
             "missing": comparison.missing,
             "partial": comparison.partial,
             "unit": comparison.unit or None,
             "failures": [{"run": job.name, "reason": end.reason, "log": job.log} for job, end in failures.items()],
         }
     )
-    return described
-
-
-def _numbers_of(cell: Cell) -> dict[str, float]:
-    """Return our number with how many seeds it is of, and of how many it was to be."""
-    return {"mean": cell.mean, "std": cell.std, "seeds": cell.count, "planned_seeds": cell.seeds}

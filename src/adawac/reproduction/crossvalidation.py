@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from adawac.config import TrainConfig, override, to_dict
 from adawac.config.settings import decisive
+from adawac.config.values import flatten
 from adawac.data.cases import SampleTable
 from adawac.data.parallel import share_of
 from adawac.data.splits import labelled
@@ -35,7 +36,7 @@ from adawac.reproduction.grids import Row
 from adawac.reproduction.jobs import Job, JobOutcome, State, make_jobs, store_digest
 from adawac.reproduction.reproduction import check_jobs
 from adawac.runs import FIELDS, Run, RunWriter, Slice, write_gallery, write_scores
-from adawac.runs.layout import INFO, checkpoint_path, read_json, strict, write_json
+from adawac.runs.layout import INFO, checkpoint_path, is_number, read_json, strict, write_json
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class CrossValidation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values for JSON."""
-        described: dict[str, Any] = strict(
+        return strict(  # type: ignore[no-any-return]
             {
                 "folder": self.folder,
                 "runs": self.runs,
@@ -117,7 +118,6 @@ class CrossValidation:
                 "files": self.files,
             }
         )
-        return described
 
 
 def crossval(
@@ -285,7 +285,7 @@ def _check_folder(out: Path, settings: Mapping[str, Any]) -> None:
         return
     if not any((out / "runs").glob(f"*/{INFO}")):  # no fold has begun
         return
-    begun, now = dict(_flat(read_json(path))), dict(_flat(json.loads(json.dumps(settings))))
+    begun, now = _by_path(read_json(path)), _by_path(json.loads(json.dumps(settings)))
     changed = sorted(name for name in {*begun, *now} if begun.get(name) != now.get(name))
     if changed:
         listed = ", ".join(f"{name}={now.get(name)} instead of {begun.get(name)}" for name in changed[:3])
@@ -296,14 +296,10 @@ def _check_folder(out: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _flat(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+def _by_path(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return every setting by its dotted path; those of the training as `--set` names them."""
-    pairs: list[tuple[str, Any]] = []
-    for name, value in settings.items():
-        path = f"{above}{name}"
-        inner = "" if path == "settings" else f"{path}."
-        pairs += _flat(value, inner) if isinstance(value, Mapping) else [(path, value)]
-    return pairs
+    pairs = ((path.removeprefix("settings."), value) for path, value in flatten(settings))
+    return {path: value for path, value in pairs if value != {}}
 
 
 # -- all folds together -----------------------------------------------------------------------------------------------
@@ -388,12 +384,8 @@ def _mean_history(
 
 def _mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the means of the numbers that all runs logged for an epoch."""
-    shared = [name for name in metrics[0] if name != "epoch" and all(_is_number(row.get(name)) for row in metrics)]
+    shared = [name for name in metrics[0] if name != "epoch" and all(is_number(row.get(name)) for row in metrics)]
     return {name: float(np.mean([row[name] for row in metrics])) for name in shared}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _evaluate(pooled: Run, jobs: Sequence[FoldJob]) -> Evaluation:

@@ -11,7 +11,7 @@ from adawac.data.phantom.scanner import phantom_source
 from adawac.data.phantom.textures import texture_source
 from adawac.data.preparation import prepare
 from adawac.data.sources import Source
-from adawac.errors import ConfigError, MissingFileError
+from adawac.errors import ConfigError
 from adawac.runs import Run
 
 if TYPE_CHECKING:
@@ -33,13 +33,8 @@ class DemoSettings:
         subset: Part of the training samples.
         model: The network.
         model_options: Further options of the network.
-        batch_size: Slices in a batch.
-        optimizer: The optimiser.
-        lr: Learning rate after the first epoch; it falls as a cosine.
-        weight_decay: Weight decay.
         epochs: Passes over the training samples.
         views: Options of the random views.
-        preset: The preset of all methods.
         options: Options that replace the preset's.
         forward: How a method takes its second view, where not in one pass with the first.
     """
@@ -51,13 +46,8 @@ class DemoSettings:
     subset: str = "half-vol"
     model: str = "smp:Unet/resnet18"
     model_options: Mapping[str, Any]
-    batch_size: int = 8
-    optimizer: str = "adamw"
-    lr: float = 0.003
-    weight_decay: float = 1e-4
-    epochs: int = 26
-    views: Mapping[str, Any] = field(default_factory=dict)
-    preset: str = "robust"
+    epochs: int = 40
+    views: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     forward: Mapping[str, Any] = field(default_factory=dict)
 
@@ -65,7 +55,6 @@ class DemoSettings:
 DEMO = DemoSettings(
     phantom={"num_patients": 24, "size": (40, 56), "slices": (24, 30), "sparse": 0.6, "shift": 0.5},
     model_options={"encoder_depth": 3, "decoder_channels": [32, 24, 16]},
-    epochs=40,
     views={"turn": 0.0, "max_angle": 15, "scale": 0.1, "brightness": 0.05, "contrast": 0.15, "gamma": 0.15},
     options={"aligned": True, "lambda_ac": 0.3},
     forward={"adawac": "encoder"},
@@ -79,7 +68,6 @@ PICTURES_DEMO = DemoSettings(
     metric="dense_dice",
     subset="full",
     model_options={"encoder_depth": 3, "decoder_channels": [32, 24, 16]},
-    epochs=40,
     views={"scale": 0.1, "brightness": 0.1, "contrast": 0.2, "saturation": 0.2, "hue": 10},
     forward={"adawac": "encoder"},
 )
@@ -93,17 +81,16 @@ def settings(store: Path, method: str, seed: int, demo: DemoSettings = DEMO) -> 
             "data.store": store,
             "data.subset": demo.subset,
             "data.image_size": demo.phantom["size"],
-            "data.batch_size": demo.batch_size,
+            "data.batch_size": 8,
             "data.views": dict(demo.views),
             "model.name": demo.model,
             "model.options": dict(demo.model_options),
             "method.name": method,
-            "method.preset": demo.preset,
+            "method.preset": "robust",
             "method.options": dict(demo.options),
             "forward": demo.forward.get(method, "joint"),
-            "optim.optimizer": demo.optimizer,
-            "optim.lr": demo.lr,
-            "optim.weight_decay": demo.weight_decay,
+            "optim.optimizer": "adamw",
+            "optim.lr": 0.003,
             "optim.schedule": "cosine",
             "optim.warmup_epochs": 1 if demo.epochs > 1 else 0,
             "hardware.accelerator": "cpu",
@@ -145,7 +132,7 @@ def demonstrate(
     from adawac.evaluation import by_patient, evaluate
     from adawac.report import write_report
     from adawac.report.verdict import WITH_FOREGROUND, describe_outcome
-    from adawac.runs.layout import strict
+    from adawac.runs.layout import INFO, strict
     from adawac.train import fit
 
     folder = out / "store"
@@ -157,7 +144,7 @@ def demonstrate(
         config = settings(store.path.absolute(), method, seed, demo)
         folder = out / f"{method}-seed{seed}-epochs{demo.epochs}"
         note(f"Training {method} into {folder}", begun, begun + _TRAININGS[method])
-        done = _run(folder)
+        done = Run(folder) if (folder / INFO).is_file() else None
         if done is None or done.status != "finished":
             done = fit(config, folder, resume=done is not None, watch=watch)
         runs[method], begun = done, begun + _TRAININGS[method]
@@ -194,10 +181,3 @@ def demonstrate(
 
 def _mean(patients: Mapping[str, float]) -> float:
     return sum(patients.values()) / len(patients) if patients else math.nan
-
-
-def _run(folder: Path) -> Run | None:
-    try:
-        return Run(folder)
-    except MissingFileError:
-        return None

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from adawac.config import TrainConfig, override, to_dict
 from adawac.config.settings import decisive
-from adawac.errors import AdawacError, MissingFileError
+from adawac.errors import AdawacError
 from adawac.files import AppendFile, is_locked, make_folder
 from adawac.reproduction.grids import Row
 from adawac.runs import Run, RunWriter
@@ -215,10 +215,7 @@ def _work(job: Job) -> None:
     deadline = time.monotonic() + _PATIENCE
     while is_locked(job.folder) and time.monotonic() < deadline:
         time.sleep(0.5)
-    try:
-        run = Run(job.folder)
-    except MissingFileError:
-        run = None
+    run = Run(job.folder) if (job.folder / INFO).is_file() else None
     if run is None or run.status != "finished":
         log.info("training %s%s", job.name, "" if run is None else f", from epoch {run.epoch} on")
         fit(job.config, job.folder, resume=run is not None, watch=_EpochTimes())

@@ -69,7 +69,7 @@ class Ordering:
         column: By what is ranked.
         paper, ours: Names from best to worst, of those that have both numbers; equal ones stand together. Without
             numbers of a paper, `paper` is empty.
-        tau: Kendall's τ-b of the two; NaN where either has no order.
+        kendall_tau: Kendall's τ-b of the two; NaN where either has no order.
         left_out: Names that lack a number.
         partial: Names whose number is the mean of some seeds only.
     """
@@ -78,7 +78,7 @@ class Ordering:
     column: str
     paper: tuple[tuple[str, ...], ...]
     ours: tuple[tuple[str, ...], ...]
-    tau: float
+    kendall_tau: float
     left_out: tuple[str, ...]
     partial: tuple[str, ...] = ()
 
@@ -230,7 +230,7 @@ def _ordering(labels: tuple[str, ...], column: Column, cells: Mapping[str, Cell]
         column=column.name,
         paper=_ranked(paper),
         ours=_ranked(ours),
-        tau=_tau(list(paper.values()), list(ours.values())) if paper else math.nan,
+        kendall_tau=_tau(list(paper.values()), list(ours.values())) if paper else math.nan,
         left_out=tuple(name for name in cells if name not in both),
         partial=tuple(name for name, cell in both.items() if cell.partial),
     )

@@ -161,7 +161,7 @@ def check_figures(grid: Grid, rows: Sequence[Row]) -> None:
     """Refuse figures that could not be drawn: that would show only after everything is trained."""
     if not grid.drawings:
         return
-    from adawac.figures.catalogue import check_figure
+    from adawac.figures import check_figure
 
     most = max(Counter(row.labels.get("preset", "") for row in rows).values())
     for drawing in grid.drawings:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adawac.config import DataConfig, MethodConfig, TrainConfig
-from adawac.data.cases import SampleTable, class_pixels, sample_id
+from adawac.data.cases import Array, SampleTable, class_pixels, sample_id
 from adawac.metrics import dice, hd95
 from adawac.runs.reader import Run
 from adawac.runs.results import Score, Slice
@@ -21,8 +21,6 @@ from adawac.runs.writer import RunWriter
 
 CLASS_NAMES = ("background", "liver", "kidney")
 _DATASET = "example"
-
-Array = npt.NDArray[Any]
 
 
 class _Volume(NamedTuple):

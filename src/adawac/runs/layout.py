@@ -96,6 +96,11 @@ def _written(name: str, value: Any) -> Any:
     return written
 
 
+def is_number(value: Any) -> bool:
+    """Tell whether a metric is a number, and finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def read_lines(path: Path) -> list[MetricsLine]:
     """Return the whole lines of a file; a half-written one at its end does not count, nor does what follows damage."""
     lines: list[MetricsLine] = []

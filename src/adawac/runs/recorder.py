@@ -26,7 +26,7 @@ from adawac.distributed import world_size
 from adawac.errors import AdawacError, ConfigError, DataError
 from adawac.methods import METHODS
 from adawac.runs import FIELDS, RunWriter
-from adawac.runs.epoch_statistics import summarise, warn_of_rush
+from adawac.runs.history import summarise, warn_of_rush
 
 log = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ class RunRecorder:
 
     def rewind(self, epoch: int) -> None:
         """Drop what was written after `epoch`, and go on from there. Every rank calls it."""
-        _on_first_rank(lambda: cast(RunWriter, self.writer).rewind(epoch))
+        _on_first_rank(lambda: cast("RunWriter", self.writer).rewind(epoch))
         self.done = epoch
 
     @property

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from adawac.data.cases import Array
 from adawac.errors import RunError, check_known, reading
-from adawac.files import beside
+from adawac.files import beside, write_csv
 from adawac.runs.layout import CALIBRATION, gallery_path, read_json, scores_path, write_json
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +60,8 @@ class Score:
 def write_scores(folder: Path | str, name: str, scores: Iterable[Score]) -> Path:
     """Write the scores of one evaluation; `name` tells it from others, for example `test-strict`."""
     path = scores_path(Path(folder), name)
-    with beside(path) as temporary, temporary.open("w", newline="", encoding="utf-8", errors="surrogatepass") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Score)], quoting=csv.QUOTE_ALL)
-        writer.writeheader()
-        writer.writerows(asdict(score) for score in scores)
+    columns, rows = [field.name for field in fields(Score)], map(asdict, scores)
+    write_csv(path, columns, rows, errors="surrogatepass", quoting=csv.QUOTE_ALL)
     return path
 
 

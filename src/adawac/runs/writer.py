@@ -318,7 +318,7 @@ def _grow(old: SampleTable, new: SampleTable) -> SampleTable:
         )
     added = new.take(match_rows(old.id, new.id) < 0)
     columns = {name: np.concatenate([getattr(old, name), getattr(added, name)]) for name in old.columns()}
-    return replace(old, **cast(Any, columns))
+    return replace(old, **cast("Any", columns))
 
 
 def _array(values: Any) -> npt.NDArray[Any]:

@@ -5,20 +5,23 @@
 hold as stated.
 """
 
-from adawac.theory.claims import bilinear_example, multiplicative_update, returns_from, vertex_shortfall
 from adawac.theory.descent import Averages, Trajectory, hard_thresholding, run_algorithm
 from adawac.theory.guarantee import (
     Steps,
     balanced_steps,
+    bilinear_example,
     duality_gap,
     eta_beta_for,
     inner_maximum,
     inner_minimum,
+    multiplicative_update,
     provable_bound,
+    returns_from,
     saddle_point,
     stated_bound,
     stated_steps,
     steps_to_converge,
+    vertex_shortfall,
 )
 from adawac.theory.instance import Instance, bounded_constants, build_instance, lambda_range, margins, sampled_constants
 from adawac.theory.study import run

@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from adawac.theory.claims import bilinear_example, returns_from, vertex_shortfall
 from adawac.theory.descent import Trajectory, hard_thresholding, run_algorithm
 from adawac.theory.guarantee import (
     StepRule,
     Steps,
     balanced_steps,
+    bilinear_example,
     duality_gap,
     eta_beta_for,
     inner_maximum,
     provable_bound,
+    returns_from,
     saddle_point,
     stated_bound,
     stated_steps,
     steps_to_converge,
+    vertex_shortfall,
 )
 from adawac.theory.instance import (
     Array,

@@ -12,10 +12,5 @@ if TYPE_CHECKING:
     Watch = TrainingProgress  # its former name
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "TrainingProgress": "engine:TrainingProgress",
-        "Watch": "engine:TrainingProgress",  # its former name
-        "fit": "engine:fit",
-    },
+    __name__, {"engine": "TrainingProgress fit"}, former={"Watch": "engine:TrainingProgress"}
 )

@@ -159,7 +159,7 @@ def _error_of_rank(traceback: Sequence[str]) -> AdawacError:
         return lost_rank(traceback[-1])
     name, _, message = "\n".join(traceback[start:]).partition(": ")
     kind = getattr(errors, name.rpartition(".")[2], ConfigError)
-    return cast(AdawacError, kind(message))
+    return cast("AdawacError", kind(message))
 
 
 def lost_rank(why: str) -> RunError:

@@ -24,7 +24,7 @@ from adawac.methods import build_method
 from adawac.models import build
 from adawac.train.checkpointing import TrainingState
 from adawac.train.devices import build_fabric, settled
-from adawac.train.forward import Views
+from adawac.train.step import Views
 from adawac.train.trackers import check_trackers
 
 

@@ -1,22 +1,31 @@
 """One training step: a function of tensors on the device, called eagerly or replayed as a CUDA graph."""
 
+import gc
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from adawac.algorithm import Step
 from adawac.config import OptimConfig
 from adawac.data.loader import Batch
-from adawac.kernels.capture import Captured
+from adawac.features import EncoderTap
 from adawac.kernels.convolutions import CastWeights
-from adawac.train.setup import Trainer
+
+if TYPE_CHECKING:
+    from adawac.train.setup import Trainer
 
 log = logging.getLogger(__name__)
+
+Forward = Literal["joint", "separate", "encoder", "encoder-detached"]
 
 
 class TrainStep:
@@ -25,7 +34,7 @@ class TrainStep:
     A recorder's hook on the criterion belongs to the step: make it before.
     """
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: "Trainer"):
         self.trainer, self.optim = trainer, trainer.config.optim
         self.steps = len(trainer.loader)
         self.eager = why_eager(trainer)
@@ -125,7 +134,7 @@ class TrainStep:
             tap.clear()
 
 
-def why_eager(trainer: Trainer) -> str | None:
+def why_eager(trainer: "Trainer") -> str | None:
     """Return why a step cannot be replayed as a CUDA graph; None where it can."""
     config = trainer.config
     reasons = {
@@ -159,3 +168,153 @@ def set_learning_rate(optimizer: Optimizer, value: float) -> None:
             group["lr"].fill_(value)
         else:
             group["lr"] = value
+
+
+class _RepeatAsIs(TorchFunctionMode):
+    """Repeats pixels (`interpolate` to the nearest) in the precision that they have.
+
+    Autocast turns them into fp32 first, and with them all that they are concatenated with: three passes over the
+    largest feature maps of a U-Net, for values that come out the same.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.interpolate and kwargs.get("mode", "nearest") == "nearest":
+            with torch.autocast(args[0].device.type, enabled=False):
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+class Views(nn.Module):
+    """A network as a training step calls it: views in, logits and latents out. This is what DDP wraps.
+
+    Args:
+        network: The network.
+        tap: The submodule whose output is the latent; None where none is compared.
+        mode: `joint` concatenates the views (one pass, BatchNorm sees both); `separate` passes one after the other;
+            `encoder` supervises the first view and takes the second only as far as its latent; `encoder-detached` does
+            so without a gradient, so that the first view's latent is drawn to the second's.
+        teacher: The averaged network of a method that compares predictions instead; its parameters are none of these.
+    """
+
+    def __init__(self, network: nn.Module, tap: str | None, mode: Forward, teacher: nn.Module | None = None):
+        super().__init__()
+        self.network, self.mode = network, mode
+        self._teacher = () if teacher is None else (teacher,)  # a tuple: DDP is to know nothing of it
+        self.tap = None if tap is None else EncoderTap(network, tap)
+
+    def forward(self, *views: Tensor) -> tuple[Tensor | Sequence[Tensor], Tensor | None]:
+        """Return the logits of the supervised views, and the latents, or predictions, that are compared."""
+        views = tuple(_channels_last(view) for view in views)
+        casts = torch.is_autocast_enabled(views[0].device.type) and not torch.compiler.is_compiling()
+        with _RepeatAsIs() if casts else nullcontext():
+            return self._pass(views)
+
+    def _pass(self, views: Sequence[Tensor]) -> tuple[Tensor | Sequence[Tensor], Tensor | None]:
+        for teacher in self._teacher:
+            logits = self.network(views[0])
+            with torch.no_grad():
+                taught = teacher(views[1])
+            return logits, torch.cat([x if isinstance(x, Tensor) else x[0] for x in (logits, taught)])
+        if self.tap is None or len(views) == 1:
+            logits = self._supervised(views)
+            if self.tap is not None:
+                self.tap.clear()
+            return logits, None
+        if self.mode in ("encoder", "encoder-detached"):
+            logits = self.network(views[0])
+            with torch.set_grad_enabled(self.mode == "encoder"):
+                self.tap.encode(self.network, views[1])
+        else:
+            logits = self._supervised(views)
+        return logits, self.tap.pop()
+
+    def _supervised(self, views: Sequence[Tensor]) -> Tensor | Sequence[Tensor]:
+        if self.mode == "joint":
+            return self.network(torch.cat(list(views)))  # type: ignore[no-any-return]
+        outputs = [self.network(view) for view in views[: None if self.mode == "separate" else 1]]
+        if isinstance(outputs[0], Tensor):
+            return torch.cat(outputs)
+        return [torch.cat(level) for level in zip(*outputs, strict=True)]  # deep supervision
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """Return images of one channel, which lie in memory either way, with the strides of the way that convolutions want.
+
+    From the others cuDNN concludes that it has to turn the gradients of the first convolution around.
+    """
+    if images.is_cuda and images.dim() == 4 and images.shape[1] == 1:
+        return images.squeeze(1).unsqueeze(-1).permute(0, 3, 1, 2)
+    return images
+
+
+class Captured:
+    """Calls a function eagerly at first, which is its warm-up, and replays it as a CUDA graph from then on.
+
+    Every call counts: none is made only to warm up or to capture, so that state moves as it would eagerly.
+
+    Args:
+        function: Works on tensors of the device alone, and leaves its result in tensors that outlive the call.
+        forget: Called before and after capturing: drops what eager calls left behind and a graph must not hold.
+        warmup: Eager calls for each shape, in which libraries choose their algorithms and buffers come into being.
+
+    Attributes:
+        reason: Why it cannot be captured, once that has shown; it is called eagerly then.
+    """
+
+    def __init__(self, function: Callable[..., None], forget: Callable[[], None], warmup: int = 2):
+        self.function, self.forget, self.warmup = function, forget, warmup
+        self.reason: str | None = None
+        self._stream = torch.cuda.Stream()
+        self._pool = torch.cuda.graph_pool_handle()
+        self._calls: dict[Any, int] = {}
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call the function with tensors, or lists, tuples and mappings of them."""
+        tensors, structure = tree_flatten(arguments)
+        key = (str(structure), *((tensor.shape, tensor.dtype) for tensor in tensors))
+        if key in self._graphs:
+            graph, inputs = self._graphs[key]
+            torch._foreach_copy_(inputs, tensors)
+            graph.replay()
+        elif self.reason is not None:
+            self.function(*arguments)
+        elif self._calls.setdefault(key, 0) < self.warmup:
+            self._calls[key] += 1
+            self._on_the_side(arguments)
+        else:
+            self._capture(key, tensors, structure)
+            self(*arguments)
+
+    def _on_the_side(self, arguments: Any) -> None:
+        """Call eagerly on the stream that is captured later: some libraries keep a workspace for each stream."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self.function(*arguments)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        tree_map_only(Tensor, lambda tensor: tensor.record_stream(self._stream), arguments)
+
+    def _capture(self, key: Any, tensors: list[Tensor], structure: Any) -> None:
+        inputs = [tensor.clone() for tensor in tensors]
+        self.forget()
+        gc.collect()
+        torch.cuda.empty_cache()  # what eager calls needed is not shared with the graph
+        graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        random = generator.clone_state()
+        try:
+            # Other threads may go on to talk to the device, as one that pins memory does.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                self.function(*tree_unflatten(inputs, structure))
+        except RuntimeError as error:  # also the base class of torch's own errors
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            self.reason = str(error).splitlines()[0]
+            generator.graphsafe_set_state(random)  # the generator would wait for the end of the capture for ever
+        else:
+            self._graphs[key] = graph, inputs
+        finally:
+            self.forget()

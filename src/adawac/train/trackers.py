@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any, Self
 
 from adawac.config import TrainConfig, to_dict
+from adawac.config.values import flatten
 from adawac.errors import MissingDependencyError
 from adawac.runs import RunWriter
 
@@ -31,7 +32,7 @@ class Trackers:
 
     def __init__(self, run: RunWriter | None, config: TrainConfig):
         self._open = {name: _build(name, run) for name in config.track} if run is not None else {}
-        self._each("log_hyperparams", dict(_flatten(to_dict(config))))
+        self._each("log_hyperparams", {path: str(value) for path, value in flatten(to_dict(config))})
 
     def __enter__(self) -> Self:
         return self
@@ -86,12 +87,3 @@ def _build(name: str, run: RunWriter) -> Any:
 
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
     return MLFlowLogger(experiment_name="adawac", run_name=run.folder.name, tracking_uri=uri)
-
-
-def _flatten(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
-    """Return the settings by dotted path, as trackers' tables want them."""
-    flat: list[tuple[str, Any]] = []
-    for name, value in settings.items():
-        path = f"{above}{name}"
-        flat += _flatten(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, str(value))]
-    return flat

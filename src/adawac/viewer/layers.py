@@ -3,10 +3,12 @@
 import gzip
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +19,8 @@ from adawac.data.sources.file_search import is_nifti
 from adawac.data.sources.picture_files import is_picture, open_picture, picture_stem
 from adawac.data.sources.pictures import mask_values, open_mask
 from adawac.data.sources.scan_files import check_same_grid, load_nifti
+from adawac.data.sources.source import COLOUR
 from adawac.errors import DataError, MissingFileError
-from adawac.viewer.server import Resource
 
 _MEDIA_TYPE = "application/octet-stream"  # gzip's type would make browsers unpack the file before NiiVue does
 _MOST_VALUES = 1000  # in a label map
@@ -28,6 +30,26 @@ _RGB = np.dtype([("R", "u1"), ("G", "u1"), ("B", "u1")])
 _AS_SHOWN = np.diag([-1.0, -1.0, 1.0, 1.0])
 # NiiVue shows these as they are. (It loses the last voxel of 32 and 64-bit integers.)
 _TYPES = tuple(np.dtype(name) for name in ("uint8", "int8", "uint16", "int16", "float32", "float64"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """A file that the server has.
+
+    Attributes:
+        kind: Its media type.
+        body: Its bytes, or the file that holds them.
+    """
+
+    kind: str
+    body: bytes | Path
+
+    def open(self) -> tuple[BinaryIO, int]:
+        """Return its content as a stream, and how many bytes that has."""
+        if isinstance(self.body, bytes):
+            return BytesIO(self.body), len(self.body)
+        stream = self.body.open("rb")
+        return stream, os.fstat(stream.fileno()).st_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,12 +241,13 @@ def read_label_layer(path: Path, scan: ImageLayer) -> LabelLayer:
 
 
 def _load_mask(path: Path, scan: ImageLayer) -> tuple[Any, Array, Affine]:
-    """Return a mask like the volume that its picture became; colours are values of 32 bits."""
+    """Return a mask like the volume that its picture became; colours but black, which is 0, are values of 32 bits."""
     mask = open_mask(path)
     pages, height, _ = mask.shape
     coloured = mask.samples == 3 and mask.is_colour
     rows = [mask_values(mask, page, 0, height, coloured)[:: scan.step, :: scan.step] for page in range(pages)]
-    return None, np.stack(rows, axis=2).swapaxes(0, 1), _AS_SHOWN
+    values = np.stack(rows, axis=2).swapaxes(0, 1)
+    return None, np.where(values == COLOUR, 0, values) if coloured else values, _AS_SHOWN
 
 
 def _values(data: Array, path: Path) -> Array:

@@ -20,7 +20,7 @@ from adawac.data.phantom.abdomen import render_slice
 from adawac.data.phantom.patient import CLASS_NAMES, Array, Modality, Patient, smooth
 from adawac.data.preprocessing import CT, MR
 from adawac.data.sources.source import SOURCES, Source, as_classes
-from adawac.errors import ConfigError, DataError
+from adawac.errors import ConfigError, DataError, LayoutError
 
 _GOLDEN = (5**0.5 - 1) / 2
 _OPTIONS_FILE = "phantom.json"
@@ -148,7 +148,7 @@ def phantom(root: Path) -> Source:
     """Open a folder whose phantom.json holds options of `phantom_source`, such as {"num_patients": 16, "seed": 0}."""
     path = root / _OPTIONS_FILE
     if not path.is_file():
-        raise DataError(
+        raise LayoutError(
             f"Expected the phantom's options in {path}, but it is not there. "
             'Write it, for example {"num_patients": 16, "seed": 0}.'
         )

@@ -10,7 +10,7 @@ from adawac.data.sources.file_search import files_below, is_nifti, stem
 from adawac.data.sources.nifti import NiftiSource
 from adawac.data.sources.source import SOURCES, Classes, Source, check_refs, number_in
 from adawac.data.sources.transunet_layout import SliceSource, find_folder, group_slices
-from adawac.errors import DataError
+from adawac.errors import DataError, LayoutError
 
 CLASSES: Classes = {"background": (0,), "RV": (1,), "Myo": (2,), "LV": (3,)}
 _GROUPS = ("DCM", "HCM", "MINF", "NOR", "RV")
@@ -49,7 +49,7 @@ def acdc(root: Path) -> Source:
         return AcdcSlices(**known, preprocessing=READY, refs=check_refs(refs, root))
     if refs := _find_release(root):
         return AcdcRelease(**known, preprocessing=MR, refs=check_refs(refs, root))
-    raise DataError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the folder that holds them.")
+    raise LayoutError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the folder that holds them.")
 
 
 def _find_slices(root: Path) -> list[CaseRef]:

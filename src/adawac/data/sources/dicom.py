@@ -32,7 +32,7 @@ from adawac.data.sources.source import (
     drop_unlabelled,
     read_labelled_slices,
 )
-from adawac.errors import ConfigError, DataError
+from adawac.errors import ConfigError, DataError, LayoutError
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def dicom(
     series, segmentations = list(contents.series.values()), contents.segmentations
     if not series:
         reason = next(iter(contents.bad.values()), "Give the folder that holds them.")
-        raise DataError(f"Expected DICOM series of CT or MR, but {root} has none. {reason}")
+        raise LayoutError(f"Expected DICOM series of CT or MR, but {root} has none. {reason}")
     _add_bad_files(root, contents)
     name = dataset or NAME_PATTERN.sub("-", root.resolve().name).strip("-.") or "dicom"
     group_of = read_groups(Path(groups)) if groups else {}

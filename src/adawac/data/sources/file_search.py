@@ -136,7 +136,8 @@ _SCANS = Naming()
 def glob_cases(root: Path, pattern: str, naming: Naming = _SCANS) -> dict[str, Path]:
     """Return the files that match, by what the wildcards stand for (joined by _, without spaces around it).
 
-    Brackets stand for themselves, since they are common in names, and else for one of the characters in them.
+    Brackets stand for themselves, since they are common in names, and else for one of the characters in them. The
+    ending may be in upper or lower case.
     """
     wild = "*" in pattern.removesuffix(".nii*")
     if not wild and "[" not in pattern:
@@ -154,9 +155,10 @@ def glob_cases(root: Path, pattern: str, naming: Naming = _SCANS) -> dict[str, P
 def _cases(root: Path, pattern: str, parts: Sequence[str], naming: Naming) -> dict[str, Path]:
     """Return the files that match a pattern, by what those of its parts stand for that are wildcards."""
     wildcards = {part: _WILDCARDS.get(part, _WILDCARDS["?"]) for part in parts[1::2]}  # a set is one character, too
-    expression = re.compile("".join(wildcards.get(part) or re.escape(part) for part in parts))
+    # Only endings differ in case: `find` has taken care of the rest.
+    expression = re.compile("".join(wildcards.get(part) or re.escape(part) for part in parts), re.IGNORECASE)
     cases: dict[str, Path] = {}
-    for path in find(root, pattern):
+    for path in find(root, _ending_in_any_case(pattern)):
         match = expression.fullmatch(path.relative_to(root).as_posix())
         if match is None or not naming.wanted(path):
             continue
@@ -168,6 +170,14 @@ def _cases(root: Path, pattern: str, parts: Sequence[str], naming: Naming) -> di
                 f"Expected case ids that differ, but {other} and {path} are both {case!r}. Use a finer pattern."
             )
     return cases
+
+
+def _ending_in_any_case(pattern: str) -> str:
+    """Return a pattern whose ending, such as .png, also stands for .PNG, as cameras write it."""
+    stem, dot, ending = pattern.rpartition(".")
+    if not dot or not ending.isalnum():
+        return pattern
+    return stem + dot + "".join(f"[{letter.lower()}{letter.upper()}]" for letter in ending)
 
 
 def match_patterns(

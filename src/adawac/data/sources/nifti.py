@@ -37,7 +37,7 @@ from adawac.data.sources.source import (
     read_labelled_slices,
     read_rows,
 )
-from adawac.errors import ConfigError, DataError
+from adawac.errors import ConfigError, DataError, LayoutError
 
 #: What a made-up name must not contain.
 NAME_PATTERN = re.compile(r"[^\w.-]+")
@@ -226,11 +226,11 @@ def _match_two_folders(root: Path) -> tuple[list[_Pair], Path]:
     for path in [] if is_closed(place) else sorted(place.iterdir()):
         if is_picture(path):
             raise _refusal_of_picture(path)
-    raise DataError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the patterns.")
+    raise LayoutError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the patterns.")
 
 
-def _refusal_of_picture(path: Path) -> DataError:
-    return DataError(f"Expected NIfTI files, but {path} is a picture. Use the source pictures.")
+def _refusal_of_picture(path: Path) -> LayoutError:
+    return LayoutError(f"Expected NIfTI files, but {path} is a picture. Use the source pictures.")
 
 
 def _name_of_case(path: Path) -> str:

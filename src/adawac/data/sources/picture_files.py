@@ -74,7 +74,8 @@ class PictureFile:
         levels: The largest value of its type, such as 255; None for floating-point numbers.
         alpha: Whether the file has transparency, which is not read.
         palette: (256, 3) the colours that its values stand for; None for other pictures.
-        rows: Reads rows of a page, (rows, width, samples), given the page, the first row and the one behind the last.
+        read: Reads rows of a page, (rows, width, values of a pixel), given the page, the first row and the one
+            behind the last; alpha, where it is a value of its own, comes behind the samples.
     """
 
     path: Path
@@ -84,12 +85,16 @@ class PictureFile:
     levels: int | None
     alpha: bool
     palette: Array | None
-    rows: Callable[[int, int, int], Array]
+    read: Callable[[int, int, int], Array]
 
     @property
     def is_colour(self) -> bool:
         """Whether it needs three channels."""
         return self.samples == 3 or (self.palette is not None and bool(np.ptp(self.palette, axis=1).any()))
+
+    def rows(self, page: int, start: int, stop: int) -> Array:
+        """Return rows of a page without alpha, (rows, width, samples)."""
+        return self.read(page, start, stop)[..., : self.samples]
 
     def image_rows(self, page: int, start: int, stop: int, channels: int) -> Array:
         """Return rows as an image, (channels, rows, width), in the file's own type; a palette's colours are 8 bit."""
@@ -205,7 +210,7 @@ def _open_with_pillow(path: Path, kind: str) -> PictureFile:
             levels=1 if mode == "1" else 255 if mode in ("P", "PA") else 2**depth - 1,
             alpha=mode in ("LA", "PA", "RGBA") or "transparency" in image.info,
             palette=_palette(image.getpalette("RGB")) if mode in ("P", "PA") else None,
-            rows=_PillowRows(path, kind, (depth, colour), turn),
+            read=_PillowRows(path, kind, (depth, colour), turn),
         )
 
 
@@ -256,7 +261,13 @@ def _pillow_file(path: Path, kind: str) -> Any:
     from PIL.PngImagePlugin import PngImageFile
 
     plugins: dict[str, Any] = {"PNG": PngImageFile, "JPEG": JpegImageFile, "BMP": BmpImageFile}
-    return plugins[kind](path)
+    try:
+        return plugins[kind](path)
+    except SyntaxError as error:
+        raise DataError(
+            f"Expected a {kind} file, but the header of {path} is damaged, or says that it has no pixels. Copy or "
+            "download it again."
+        ) from error
 
 
 def _exif_turn(image: Any, path: Path) -> int:
@@ -285,7 +296,7 @@ def _png_chunk(path: Path, name: bytes) -> bytes:
 
 
 def _decode(image: Any, depth: int) -> Array:
-    """Return (H, W, samples) without alpha; a grey PNG of few bits as its file has it."""
+    """Return (H, W, values of a pixel); a grey PNG of few bits as its file has it."""
     pixels = np.asarray(image)
     if image.mode in ("I", "I;16", "I;16B"):
         pixels = pixels.astype(np.uint16)
@@ -293,16 +304,15 @@ def _decode(image: Any, depth: int) -> Array:
         pixels = pixels.astype(np.uint8)
     if depth < 8 and image.mode == "L":  # Pillow has spread them over 8 bits
         pixels = pixels // (255 // (2**depth - 1))
-    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    return pixels[..., : _MODES[image.mode]]
+    return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 def _decode_deep(path: Path, colour: int) -> Array:
     """Return a PNG of 16 bits, in colour or with alpha, of which Pillow decodes 8 at a time: the upper or the lower."""
     if colour == _PNG_GREY_ALPHA:  # two bytes of grey, two of alpha
-        return _decode_as(path, "RGBA", "RGBA")[..., :2].copy().view(">u2").astype(np.uint16)
+        return _decode_as(path, "RGBA", "RGBA").view(">u2").astype(np.uint16)
     mode = "RGB" if colour == _PNG_RGB else "RGBA"
-    upper, lower = (_decode_as(path, mode, f"{mode};16{order}")[..., :3].astype(np.uint16) for order in "BL")
+    upper, lower = (_decode_as(path, mode, f"{mode};16{order}").astype(np.uint16) for order in "BL")
     return upper << np.uint16(8) | lower
 
 
@@ -375,7 +385,7 @@ def _open_tiff(path: Path) -> PictureFile:
         levels=levels,
         alpha=alpha,
         palette=palette,
-        rows=_TiffRows(path, tuple(numbers), samples, levels, turn),
+        read=_TiffRows(path, tuple(numbers), levels, turn),
     )
 
 
@@ -426,7 +436,6 @@ class _TiffRows:
 
     path: Path
     pages: tuple[int, ...]
-    samples: int
     levels: int | None
     turn: int
 
@@ -438,14 +447,12 @@ class _TiffRows:
             else:
                 rows = self._read(ifd, start, stop)
             if ifd.photometric == _GREY_INVERTED:
-                rows = np.array(self.levels or 1, dtype=rows.dtype) - rows
+                rows = np.array(self.levels or 1, dtype=rows.dtype) - rows[..., :1]
         return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
     def _read(self, page: Any, start: int, stop: int) -> Array:
         rows = self._mapped(page, start, stop) if page.is_memmappable else _decode_rows(page, start, stop)
-        if rows.dtype.kind == "b":
-            rows = rows.astype(np.uint8)
-        return rows[..., : self.samples]
+        return rows.astype(np.uint8) if rows.dtype.kind == "b" else rows
 
     def _mapped(self, page: Any, start: int, stop: int) -> Array:
         mapped = np.memmap(self.path, page.parent.byteorder + page.dtype.char, "r", page.dataoffsets[0], page.shape)

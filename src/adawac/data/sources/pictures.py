@@ -1,10 +1,11 @@
 """Any folder of pictures: PNG, JPEG, BMP and TIFF, grey or colour, with masks of class indices or of colours."""
 
+import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
+from itertools import combinations, starmap
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from adawac.data.sources.file_search import (
     LABEL_FOLDERS,
     Naming,
     by_name,
+    files_below,
     is_closed,
     match_patterns,
     only_folder,
@@ -41,7 +43,9 @@ from adawac.data.sources.source import (
     read_labelled_slices,
     show_value,
 )
-from adawac.errors import AdawacError, ConfigError, DataError
+from adawac.errors import AdawacError, ConfigError, DataError, LayoutError
+
+log = logging.getLogger(__name__)
 
 #: How pictures and masks are called.
 NAMING = Naming(stem_of=picture_stem, wanted=is_picture)
@@ -54,6 +58,8 @@ _PIXELS = 1 << 22
 _MOST_WHOLE = 1 << 28
 # Colours that differ by at most so much in each channel are near.
 _NEAR = 48
+# Classes whose colours differ by no more are one.
+_SAME = 16
 _MOST_LEVELS = 65535
 # What 1 and 8 bits reach to: few of these pictures leave most of it unused.
 _FULL = (1, 255)
@@ -64,7 +70,7 @@ _SERIES = 3
 _NUMBER = re.compile(r"[\W_]*\d+$")
 _LAYOUTS = (
     "folders called images and masks (or labels) whose files have the same names, files such as a.png with a_mask.png, "
-    "or the patterns `images` and `labels`"
+    "or the patterns `images` and `labels`, such as '*/images/*' and '*/masks/*'"
 )
 
 
@@ -299,7 +305,16 @@ def _pairs(root: Path, images: str | list[str] | None, labels: str | None) -> tu
         mask = exact.get(case) or by_role.get(without_role(case))
         pairs.append((case, (path,), () if mask is None else (mask,)))
     if not any(labels for _, _, labels in pairs):
-        raise DataError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the patterns.")
+        raise LayoutError(f"Expected {_LAYOUTS}, but {root} has none of them. Give the patterns.")
+    folder = files[0].parent
+    if deeper := [path for path in files_below(folder) if is_picture(path) and path.parent not in (folder, folders[1])]:
+        log.warning(
+            "%d pictures in folders below %s are left out, such as %s. To take them, give the patterns `images` and "
+            "`labels`, such as 'images/**/*' and 'masks/**/*'.",
+            len(deeper),
+            folder,
+            deeper[0].relative_to(folder),
+        )
     return pairs, masks, place
 
 
@@ -369,7 +384,9 @@ def open_mask(path: Path) -> PictureFile:
 
 def mask_values(mask: PictureFile, page: int, start: int, stop: int, coloured: bool) -> Array:
     """Return the values of rows of a mask, (rows, width): indices, or colours as 32 bits with 255 before red."""
-    rows = mask.rows(page, start, stop)
+    pixels = mask.read(page, start, stop)
+    rows, alpha = pixels[..., : mask.samples], pixels[..., mask.samples :]
+    _check_alpha(rows, alpha, mask.path)
     if coloured:
         if mask.palette is not None:
             rows = mask.palette[rows[..., 0]]
@@ -384,6 +401,22 @@ def mask_values(mask: PictureFile, page: int, start: int, stop: int, coloured: b
             "--classes crack=#ff0000."
         )
     return rows[..., 0]
+
+
+def _check_alpha(rows: Array, alpha: Array, path: Path) -> None:
+    """Refuse transparency that says what a class is: it is not read."""
+    transparent = (alpha < alpha.max(initial=0)).any(axis=2)
+    if not transparent.any():
+        return
+    count = int((transparent & rows.any(axis=2)).sum())
+    if count or not rows.any():
+        what = (
+            f"{count} transparent pixels that are not 0, or black" if count else "its shape in the transparency alone"
+        )
+        raise DataError(
+            f"Expected a mask whose colours or values say the class, but {path} has {what}. Alpha is not read: make "
+            "the background black, and save the mask without transparency."
+        )
 
 
 def _packed(rows: Array) -> Array:
@@ -445,7 +478,8 @@ def count_values(mask: PictureFile) -> Counter[int]:
         if len(total) > 256:
             raise DataError(
                 f"Expected a mask of class indices or colours, but got {len(total)} different values and more in "
-                f"{mask.path}, which a photograph has. Check `labels`, or save the mask without smoothing."
+                f"{mask.path}, as a photograph has, or a mask from a lossy tool or with soft edges. Check `labels`, or "
+                "save the mask without smoothing."
             )
     return total
 
@@ -472,17 +506,21 @@ def found_classes(refs: Iterable[CaseRef], ignore: int | None = None) -> Classes
             return None
 
     paths = [path for ref in refs for path in ref.labels]
-    seen = [counts for _, counts in run_jobs(look, paths, title="Looking for classes", workers=1) if counts]
+    seen = {path: counts for path, counts in run_jobs(look, paths, title="Looking for classes", workers=1) if counts}
     if not seen:
         if not paths:
             raise DataError("Expected masks, but no picture has one. Check the pattern of `labels`.")
         raise DataError(f"None of the {len(paths)} masks can be used. {faults[0]}") if faults[1:] else faults[0]
-    total = sum(seen, Counter[int]())
+    total = sum(seen.values(), Counter[int]())
+    with_255 = [path for path, counts in seen.items() if 255 in counts]
     values = set(total) - {ignore}
-    _check_meaning({value: total[value] for value in values}, sum(255 in counts for counts in seen), len(seen))
-    if any(value >= COLOUR for value in values):  # the grey ones among them are colours, too
-        values = {value if value >= COLOUR else COLOUR | value * 0x10101 for value in values}
-        return as_classes({show_value(value): value for value in sorted(values - {COLOUR})} or {})
+    _check_meaning({value: total[value] for value in values}, with_255, len(seen))
+    if any(value >= COLOUR for value in values):
+        colours: Counter[int] = Counter()
+        for value in values:  # the grey ones among them are colours, too
+            colours[value if value >= COLOUR else COLOUR | value * 0x10101] += total[value]
+        _check_colours(colours)
+        return as_classes({show_value(value): value for value in sorted(colours.keys() - {COLOUR})})
     if not values - {0}:
         raise DataError(f"Expected values other than 0, but all {len(paths)} masks are empty. Give `classes`.")
     if values <= {0, 255}:
@@ -490,10 +528,22 @@ def found_classes(refs: Iterable[CaseRef], ignore: int | None = None) -> Classes
     return as_classes({f"class {value}": value for value in sorted(values - {0})})
 
 
-def _check_meaning(counts: Mapping[int, int], with_255: int, masks: int) -> None:
+def _check_colours(counts: Counter[int]) -> None:
+    """Refuse a colour that is another one but for a few steps; `counts` are the pixels of each."""
+    for (often, _), (rare, count) in combinations(counts.most_common(), 2):
+        if max(abs((often >> shift & 255) - (rare >> shift & 255)) for shift in (16, 8, 0)) <= _SAME:
+            raise DataError(
+                f"Expected a colour for each class, but {count} pixels of the masks have {show_value(rare)}, which is "
+                f"near {show_value(often)}: a lossy tool makes such colours. Save the masks as PNG from the tool that "
+                "drew them, or name the colours in `classes`."
+            )
+
+
+def _check_meaning(counts: Mapping[int, int], with_255: Sequence[Path], masks: int) -> None:
     """Refuse masks that can be read in two ways; `counts` are the pixels of each value."""
     between = sorted(value for value in counts if 0 < value < 255)
-    soft = 255 in counts and len(between) > 3 and sum(counts[value] for value in between) < counts[255]
+    few = sum(counts[value] for value in between) < counts.get(255, 0)
+    soft = 255 in counts and len(between) > 3 and (few or between[-1] > _MOST_CLASSES)
     if len(counts) > _MOST_CLASSES or soft:
         some = ", ".join(show_value(value) for value in sorted(counts)[:6])
         raise DataError(
@@ -503,7 +553,7 @@ def _check_meaning(counts: Mapping[int, int], with_255: int, masks: int) -> None
         )
     if 255 in counts and between:
         raise DataError(
-            f"Expected masks of class indices, or of 0 and 255, but {with_255} of {masks} have 255, and there are "
-            f"{', '.join(map(str, between[:6]))}, too. If 255 marks pixels that count nowhere, say --ignore 255; if it "
-            "is a class, name it: --classes defect=1,255."
+            f"Expected masks of class indices, or of 0 and 255, but {len(with_255)} of {masks} have 255, such as "
+            f"{with_255[0]}, and these values occur, too: {', '.join(map(str, between[:6]))}. If 255 marks pixels that "
+            "count nowhere, say --ignore 255; if it is a class, name it: --classes defect=1,255."
         )

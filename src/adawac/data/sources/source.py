@@ -18,7 +18,16 @@ import numpy as np
 from adawac.data.cases import IGNORED, Array, Case, CaseRef, check_name, hide_slices, name_file
 from adawac.data.preprocessing import MR, Preprocessing
 from adawac.data.sources.file_search import files_below, is_nifti
-from adawac.errors import AdawacError, ConfigError, DataError, MissingFileError, near, reading
+from adawac.errors import (
+    AdawacError,
+    ConfigError,
+    DataError,
+    LayoutError,
+    MissingDependencyError,
+    MissingFileError,
+    near,
+    reading,
+)
 from adawac.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -238,10 +247,13 @@ def _takes(entry: Callable[..., Source], root: Path, options: Mapping[str, Any])
 
 
 def detect_source(root: Path | str, **options: Any) -> Source:
-    """Return the first source that takes the options and finds cases in `root`."""
+    """Return the first source that takes the options and finds cases in `root`.
+
+    Where a single source knows the layout, but cannot use what is there, its reason is raised.
+    """
     root = _folder(root)
     options = {key: value for key, value in options.items() if value is not None}
-    reasons = []
+    reasons: list[tuple[str, AdawacError]] = []
     for name in SOURCES:
         if options and not _takes(SOURCES[name], root, options):
             continue
@@ -249,11 +261,13 @@ def detect_source(root: Path | str, **options: Any) -> Source:
             source = build_source(name, root, **options)
             source.cases()
         except AdawacError as error:
-            reasons.append((name, str(error)))
+            reasons.append((name, error))
         else:
             return source
-    if len({reason for _, reason in reasons}) == 1:
-        raise DataError(reasons[0][1])
+    faults = [error for _, error in reasons if not isinstance(error, LayoutError | MissingDependencyError)]
+    different = {str(error): error for error in faults or [error for _, error in reasons]}
+    if len(different) == 1:
+        raise next(iter(different.values()))
     hint = _hint(root)
     raise DataError(
         f"Expected scans in {root}, but no source finds any.{hint}\n"

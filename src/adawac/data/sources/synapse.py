@@ -10,7 +10,7 @@ from adawac.data.sources.file_search import files_below
 from adawac.data.sources.nifti import NiftiSource
 from adawac.data.sources.source import SOURCES, Classes, Source, check_refs, number_in
 from adawac.data.sources.transunet_layout import SliceSource, find_folder, group_slices
-from adawac.errors import DataError
+from adawac.errors import DataError, LayoutError
 
 _ORGANS = ("aorta", "gallbladder", "left kidney", "right kidney", "liver", "pancreas", "spleen", "stomach")
 #: TransUNet's files: the eight organs as they are trained.
@@ -45,7 +45,7 @@ def synapse(root: Path) -> Source:
         return SynapseSlices(**known, classes=CLASSES, preprocessing=READY, refs=check_refs(refs, root))
     if refs := _find_release(root):
         return SynapseRelease(**known, classes=BTCV_CLASSES, preprocessing=CT, refs=check_refs(refs, root))
-    raise DataError(f"Expected {_LAYOUTS}, but {root} has neither. Give the folder that holds them.")
+    raise LayoutError(f"Expected {_LAYOUTS}, but {root} has neither. Give the folder that holds them.")
 
 
 def _find_slices(root: Path) -> list[CaseRef]:

@@ -241,7 +241,7 @@ class WholeAdaWAC(AdaWAC):
     def weigh(self, batch: SampleTerms) -> Weighting:
         """Ascend, then weigh CE against ACR."""
         weighting = super().weigh(batch)
-        return weighting._replace(ac=2 * weighting.ac, ce_divisor=cast(Tensor, weighting.divisor / 2))
+        return weighting._replace(ac=2 * weighting.ac, ce_divisor=cast("Tensor", weighting.divisor / 2))
 
 
 def build_criterion(method: str, num_samples: int, *, preset: Preset, regions: bool, **options: Any) -> Criterion:

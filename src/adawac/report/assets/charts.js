@@ -130,8 +130,9 @@ function intervalChart(title, rows, runs, scale = 1) {
   const height = rows.length * block + 26;
   const cells = rows.flatMap((row) => row.cells).filter(Boolean);
   const lows = cells.map((cell) => cell.low ?? cell.mean), highs = cells.map((cell) => cell.high ?? cell.mean);
-  const pad = (Math.max(...highs) - Math.min(...lows) || 0.1) * 0.06;
-  const [low, high] = [Math.min(...lows) - pad, Math.max(...highs) + pad];
+  const largest = Math.max(...highs);
+  const pad = (largest - Math.min(...lows) || Math.abs(largest) || 0.1) * 0.06; // a single value has room for two ticks
+  const [low, high] = [Math.min(...lows) - pad, largest + pad];
   const x = (value) => left + ((value - low) / (high - low)) * (width - left - right);
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `${title}: means and 95 % intervals; the table has the numbers` });

@@ -49,7 +49,7 @@ export function buildClasses(stage) {
     return place < 0 ? "–" : stage.scene.scan.picture ? String(layer.voxels[place]) : number(layer.voxels[place] * layer.millilitres, 1);
   };
   const row = ({ value, name: text, colour }) => el("tr", {},
-    el("th", { scope: "row" }, tick([swatch(colour), el("span", {}, name(text || `class ${value}`), el("small", {}, ` ${value}`))], true,
+    el("th", { scope: "row" }, tick([swatch(colour), el("span", {}, name(text || `class ${value}`), el("small", {}, text === colour ? "" : ` ${value}`))], true,
       (on) => stage.showClass(value, on))),
     layers.map((layer) => el("td", {}, volume(layer, value))));
   byId("classes").append(el("table", {},

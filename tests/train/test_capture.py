@@ -18,7 +18,7 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUD
 
 
 def with_batch_norm(num_classes, in_channels, image_size):
-    """By the name `tests.kernels.test_capture:with_batch_norm`."""
+    """By the name `tests.train.test_capture:with_batch_norm`."""
     encoder = nn.Sequential(nn.Conv2d(in_channels, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout(0.1))
     decoder = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(16, num_classes, 3, 1, 1))
     return nn.Sequential(encoder, decoder), "0"
@@ -36,7 +36,7 @@ class Nosy(nn.Module):
 
 
 def nosy(num_classes, in_channels, image_size):
-    """By the name `tests.kernels.test_capture:nosy`."""
+    """By the name `tests.train.test_capture:nosy`."""
     return Nosy(with_batch_norm(num_classes, in_channels, image_size)[0]), "inner.0"
 
 
@@ -67,7 +67,7 @@ def outcome(run: Run):
 def test_captured_steps_give_the_bits_of_eager_ones(config, changes, tmp_path):
     """Over 200 steps, the last batch of each epoch smaller, dropout and BatchNorm included."""
     base = {
-        "model.name": "tests.kernels.test_capture:with_batch_norm",
+        "model.name": "tests.train.test_capture:with_batch_norm",
         "hardware.accelerator": "cuda",
         "hardware.deterministic": True,
         "data.batch_size": 9,
@@ -87,7 +87,7 @@ def test_captured_steps_give_the_bits_of_eager_ones(config, changes, tmp_path):
 
 def test_weights_that_are_cast_at_once_change_nothing(config):
     """Steps as a GPU takes them, on the CPU: the network keeps its parameters, and they move as autocast moves them."""
-    settings = {"model.name": "tests.kernels.test_capture:with_batch_norm", "hardware.precision": "bf16"}
+    settings = {"model.name": "tests.train.test_capture:with_batch_norm", "hardware.precision": "bf16"}
     trainers = [set_up(override(config, settings)) for _ in range(2)]
     steps = [TrainStep(trainer) for trainer in trainers]
     steps[0]._weights = CastWeights(trainers[0].views, torch.bfloat16)
@@ -114,12 +114,12 @@ class OwnPrecision(nn.Module):
 
 
 def own_precision(num_classes, in_channels, image_size):
-    """By the name `tests.kernels.test_capture:own_precision`."""
+    """By the name `tests.train.test_capture:own_precision`."""
     return OwnPrecision(with_batch_norm(num_classes, in_channels, image_size)[0]), "inner.0"
 
 
 def test_a_network_with_a_precision_of_its_own_casts_its_weights_itself(config):
-    settings = {"model.name": "tests.kernels.test_capture:own_precision", "hardware.precision": "bf16"}
+    settings = {"model.name": "tests.train.test_capture:own_precision", "hardware.precision": "bf16"}
     trainer = set_up(override(config, settings))
     step = TrainStep(trainer)
     step._weights = CastWeights(trainer.views, torch.bfloat16)
@@ -135,7 +135,7 @@ def test_a_network_with_a_precision_of_its_own_casts_its_weights_itself(config):
 @on_a_gpu
 def test_a_captured_bf16_step_is_an_eager_one_up_to_rounding(config):
     """From the same state: train one of two to there, copy it, take a step with each."""
-    settings = {"model.name": "tests.kernels.test_capture:with_batch_norm", "hardware.accelerator": "cuda"}
+    settings = {"model.name": "tests.train.test_capture:with_batch_norm", "hardware.accelerator": "cuda"}
     changed = override(config, {**settings, "hardware.precision": "bf16"})
     trainers = [set_up(override(changed, {"hardware.capture": how})) for how in ("auto", "never")]
     for trainer in trainers:  # both draw from one generator: dropout would differ
@@ -159,7 +159,7 @@ def test_a_captured_bf16_step_is_an_eager_one_up_to_rounding(config):
 @pytest.mark.gpu
 @on_a_gpu
 def test_a_network_that_cannot_be_captured_trains_eagerly_and_the_reason_is_logged(config, tmp_path, caplog):
-    changed = override(config, {"model.name": "tests.kernels.test_capture:nosy", "hardware.accelerator": "cuda"})
+    changed = override(config, {"model.name": "tests.train.test_capture:nosy", "hardware.accelerator": "cuda"})
     with caplog.at_level(logging.WARNING, "adawac.train.engine"):
         run = fit(changed, tmp_path / "run")
     assert run.status == "finished"
