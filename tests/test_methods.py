@@ -519,3 +519,15 @@ def test_mean_teacher_takes_the_finest_of_several_resolutions():
     logits, labels, _, index = tensors(*next(random_batch(3)))
     criterion = adawac.build_method("mean-teacher", 6, aligned=False).double()
     assert criterion([logits, logits[..., ::2, ::2]], labels, logits, index).loss.isfinite()
+
+
+@pytest.mark.parametrize("name", ["reweight-only", "pm-dro"])
+def test_a_sample_that_occurs_twice_grows_by_what_is_finite(name):
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(3, 3, 4, 4, generator=generator), torch.randint(0, 3, (3, 4, 4), generator=generator)
+    logits[0] = torch.nan
+    once, twice = (adawac.build_method(name, 4, preset="official", eta_beta=0.3) for _ in range(2))
+    once(torch.cat([logits[1:]] * 2), torch.cat([labels[1:]] * 2), None, torch.tensor([2, 1]))
+    twice(torch.cat([logits] * 2), torch.cat([labels] * 2), None, torch.tensor([2, 2, 1]))
+    torch.testing.assert_close(twice.weights.log_odds, once.weights.log_odds)
+    assert twice.weights.skipped == 1
