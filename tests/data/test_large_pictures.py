@@ -10,6 +10,7 @@ import tifffile
 from PIL import Image
 
 from adawac.data.preparation import prepare
+from adawac.data.sources import picture_files
 from adawac.data.store import Store
 
 _PREPARE = """
@@ -84,3 +85,17 @@ def test_20000_pixels_a_side_take_less_than_2_gib(tmp_path, compression):
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     check(Store(tmp_path / "s"), side)
     assert int(done.stdout) * 1024 < 2 << 30
+
+
+def test_a_preview_holds_a_band_of_the_picture_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(picture_files, "_PREVIEWED", 1 << 16)
+    side = 2048
+    picture = picture_files.open_picture(write_large(tmp_path, side, None) / "images" / "a.tif")
+    tracemalloc.start()
+    try:
+        shown = picture.preview(0, 16, 3)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(shown[0], pattern(np.arange(0, side, 16)[:, None], np.arange(0, side, 16)))
+    assert most < side * side * 3 / 2

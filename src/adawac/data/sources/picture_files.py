@@ -109,9 +109,9 @@ class PictureFile:
         """Return every `step`-th row and column of a page as an image, (channels, h, w), reading a band at a time."""
         _, height, width = self.shape
         band = max(step, _PREVIEWED // width // step * step)
-        starts = range(0, height, band)
-        parts = [self.image_rows(page, start, min(start + band, height), channels) for start in starts]
-        return np.concatenate([part[:, ::step, ::step] for part in parts], axis=1)
+        bands = ((start, min(start + band, height)) for start in range(0, height, band))
+        kept = [self.image_rows(page, *ends, channels)[:, ::step, ::step].copy() for ends in bands]  # not all of it
+        return np.concatenate(kept, axis=1)
 
     @property
     def full_range(self) -> int | None:
