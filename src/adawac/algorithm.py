@@ -170,9 +170,9 @@ class Criterion(nn.Module, ABC):
     """
 
     held: bool = False
-    warned: bool = False
     """While True, the weights stay as they are, also in training mode: set it until the network has settled. It is not
     part of the state dict, and `train()` and `eval()` leave it alone."""
+    warned: bool = False
     uses_latents: bool = True
     uses_teacher: bool = False
     defaults: ClassVar[Mapping[str, Any]] = {}
