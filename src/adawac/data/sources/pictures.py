@@ -458,11 +458,14 @@ def _near(values: Array, known: Array, coloured: bool) -> Array:
     """Say which values lie between the known ones, or near one of these where they are colours."""
     if not coloured:
         return np.asarray((values > known.min()) & (values < known.max()) & (known.max() == 255))
-    split = [np.stack([colours >> shift & 255 for shift in (16, 8, 0)], axis=-1) for colours in (values, known)]
-    far: Array = np.full(len(values), 255)
-    for colour in split[1]:
-        far = np.minimum(far, np.abs(split[0].astype(np.int64) - colour.astype(np.int64)).max(axis=1))
-    return np.asarray(far <= _NEAR)
+    colours = values.astype(np.int64)
+    return np.asarray(np.any([_difference(colours, int(colour)) <= _NEAR for colour in known], axis=0))
+
+
+def _difference(colours: Array, other: int) -> Array:
+    """Return by how much colours differ from another one, in the channel in which they differ most."""
+    channels = [np.abs((colours >> shift & 255) - (other >> shift & 255)) for shift in (16, 8, 0)]
+    return np.asarray(np.max(channels, axis=0))
 
 
 def count_values(mask: PictureFile) -> Counter[int]:
@@ -531,7 +534,7 @@ def found_classes(refs: Iterable[CaseRef], ignore: int | None = None) -> Classes
 def _check_colours(counts: Counter[int]) -> None:
     """Refuse a colour that is another one but for a few steps; `counts` are the pixels of each."""
     for (often, _), (rare, count) in combinations(counts.most_common(), 2):
-        if max(abs((often >> shift & 255) - (rare >> shift & 255)) for shift in (16, 8, 0)) <= _SAME:
+        if _difference(np.array(often), rare) <= _SAME:
             raise DataError(
                 f"Expected a colour for each class, but {count} pixels of the masks have {show_value(rare)}, which is "
                 f"near {show_value(often)}: a lossy tool makes such colours. Save the masks as PNG from the tool that "
